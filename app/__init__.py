@@ -1,0 +1,1 @@
+"""HTTP edge and orchestration of mmprep."""

@@ -1,0 +1,1 @@
+"""Sources of media: what a Media value is, fetching it, and which addresses may be reached."""

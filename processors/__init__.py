@@ -1,0 +1,1 @@
+"""Media bytes to model-ready items; synchronous and free of I/O."""

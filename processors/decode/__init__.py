@@ -1,0 +1,1 @@
+"""Media bytes to pixels and samples, and header probes."""

@@ -1,0 +1,1 @@
+"""What the generic engine cannot learn from a processor, one small file per family."""

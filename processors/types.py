@@ -1,0 +1,218 @@
+"""The values that planning, executing and packing hand to each other.
+
+Everything here is frozen, picklable and free of torch, so that it crosses process borders as a small
+message. Dimension letters: `L` prompt tokens, `N` items, `P` patches, `C H W`, `T` frames, `S` samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+DTYPE_SIZES: Mapping[str, int] = {
+    "float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2,
+    "uint8": 1, "int8": 1, "bool": 1,
+}  # fmt: skip
+"""Bytes per element, by torch's dtype spelling; the only dtypes that reach the wire."""
+
+
+class Modality(StrEnum):
+    """Kind of an item; the order is the order of precedence where two items start together."""
+
+    VIDEO = "video"
+    IMAGE = "image"
+    AUDIO = "audio"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimits:
+    """Bounds that hold before anything is allocated for a medium."""
+
+    max_pixels: int = 100_000_000
+    """Decoded pixels of one image, or of all frames kept of one video."""
+    max_frames: int = 768
+    """Frames kept of one video."""
+    max_audio_s: float = 3600.0
+    """Seconds of audio decoded from one medium."""
+    max_feature_bytes: int = 1 << 30
+    """Bytes of all tensors of one item."""
+    max_item_tokens: int = 262_144
+    """Prompt tokens one item may become."""
+    max_decode_s: float = 60.0
+    """Wall seconds one decode may take; decoders that can check it do so between frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaOptions:
+    """Options of one Media value (contract section 1); `None` means not given."""
+
+    alpha: Literal["white", "drop", "keep"] | None = None
+    frames: Literal["first", "all"] | None = None
+    fps: float | None = None
+    num_frames: int | None = None
+    max_frames: int | None = None
+    start_s: float | None = None
+    end_s: float | None = None
+    trim_padding: bool | None = None
+    frame_scaling: float | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, by name; what enters the item's hash."""
+        return {k: v for k in self.__slots__ if (v := getattr(self, k)) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class MediaInfo:
+    """What a header probe says of a medium; the wire's `source`."""
+
+    kind: Modality
+    """What the bytes are, whatever they were sent as."""
+    mime: str
+    nbytes: int
+    width: int | None = None
+    """Pixels, as shown (after orientation or rotation)."""
+    height: int | None = None
+    orientation: int | None = None
+    """EXIF orientation 1-8 of an image."""
+    num_frames: int | None = None
+    """Frames of a video as the container promises (or counted by demuxing), pictures of an image file."""
+    fps: float | None = None
+    """Average frames per second."""
+    seconds: float | None = None
+    sample_rate: int | None = None
+    """Hz of the best audio track as stored."""
+    channels: int | None = None
+    has_audio: bool = False
+    exact: bool = True
+    """False where the header may lie about what will decode (video frame counts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldLayout:
+    """How items' tensors join to what a batched call would give: `flat` concatenates along `dim`."""
+
+    kind: Literal["flat", "batched", "shared"]
+    dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PadSpec:
+    """Where a joint Hugging Face call would pad this tensor to the largest item, and with what."""
+
+    dims: tuple[int, ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One output tensor of one item, known before anything is decoded."""
+
+    name: str
+    """The Hugging Face output name."""
+    dtype: str
+    """In torch's spelling without the prefix: `float32`, `bfloat16`, `int64`, `bool`, ..."""
+    shape: tuple[int, ...]
+    """With HF's leading dimension."""
+    role: Literal["feature", "metadata", "lut"]
+    layout: FieldLayout
+    keep_on_cpu: bool = False
+    """True for tensors whose values the plan knows (grids, sizes, counts)."""
+    values: Any = None
+    """Nested lists of the values where `keep_on_cpu`, else None."""
+    normalized: bool | None = None
+    """For pixel features: whether rescale and normalise have been applied."""
+    pad: PadSpec | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor's data."""
+        return math.prod(self.shape) * DTYPE_SIZES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementPart:
+    """A piece of what a placeholder becomes: `text` repeated `times` times (run-length coded)."""
+
+    text: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPlan:
+    """All that is known of one item before its pixels or samples are decoded."""
+
+    modality: Modality
+    source: MediaInfo
+    replacement: tuple[ReplacementPart, ...] | None
+    """What the placeholder becomes in the prompt; None for models without text."""
+    num_tokens: int
+    """Encoder rows; 0 for cross-attention models and models without text."""
+    row_token_id: int | None
+    """Id of the token that stands for one encoder row of this item; None where there is none."""
+    tensors: tuple[TensorSpec, ...]
+    exact: bool = True
+    """False where the plan came from a header that may lie."""
+    warnings: tuple[tuple[str, str], ...] = ()
+    """(code, sentence) pairs for the answer's `warnings`."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """What processing needs of the plan (sampled frame indices, grids); small and picklable."""
+
+    @property
+    def feature_nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        return sum(t.nbytes for t in self.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderSpec:
+    """How an item of one modality appears in an unexpanded prompt."""
+
+    text: str
+    """The string a prompt carries once per item."""
+    token_id: int | None
+    """Its vocabulary id, where it is one token."""
+    pattern: str | None = None
+    """Regular expression of equivalent spellings (`<\\|image_\\d+\\|>`), if the family has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the API process knows of a served model; made by a worker at warm-up, sent once."""
+
+    name: str
+    family: str
+    """transformers' `model_type`."""
+    architecture: str
+    modalities: tuple[Modality, ...]
+    placeholders: Mapping[Modality, PlaceholderSpec]
+    special_tokens: Mapping[str, int]
+    """Every media token the family knows: name (`image_token`, `vision_start`, ...) to id."""
+    features: Mapping[Modality, tuple[str, ...]]
+    """Names of the tensors with role `feature`."""
+    accepted_kwargs: Mapping[Modality, tuple[str, ...]]
+    """Names `mm_processor_kwargs` may hold, per modality."""
+    fingerprint: str
+    fingerprint_inputs: Mapping[str, Any]
+    prompt_fingerprint: str | None
+    tokenizer_json: bytes | None
+    """The fast tokenizer, serialised; None where there is none (slow tokenizer, or no text)."""
+    adds_special_tokens: bool = False
+    """Whether encoding a plain text adds BOS or the like."""
+    bos_token: str | None = None
+    has_chat_template: bool = False
+    model_dtype: str | None = None
+    """What `dtype: "model"` means: the config's torch dtype, if it says one."""
+    positions: str | None = None
+    """Name of the position scheme in `processors.positions`, or None."""
+    position_config: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of that scheme: token ids, merge size, tokens per second."""
+    stateful_prompt: bool = False
+    """True where an item's replacement depends on its index (MiniCPM counts images)."""
+    compact: bool = False
+    """Whether `encoding: compact` can be had."""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    load_s: float = 0.0

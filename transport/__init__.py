@@ -1,0 +1,1 @@
+"""Tensors to locations and back; all that a consumer of features imports."""

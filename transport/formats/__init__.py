@@ -1,0 +1,1 @@
+"""Engine-specific shapes of an answer."""
