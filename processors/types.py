@@ -78,7 +78,7 @@ class MediaInfo:
     orientation: int | None = None
     """EXIF orientation 1-8 of an image."""
     num_frames: int | None = None
-    """Frames of a video as the container promises (or counted by demuxing), pictures of an image file."""
+    """Frames of a video as promised by the container or counted by demuxing; pictures of an image."""
     fps: float | None = None
     """Average frames per second."""
     seconds: float | None = None
@@ -92,7 +92,7 @@ class MediaInfo:
 
 @dataclass(frozen=True, slots=True)
 class FieldLayout:
-    """How items' tensors join to what a batched call would give: `flat` concatenates along `dim`."""
+    """How items' tensors join in a batched call: `flat` concatenates along `dim`, `batched` stacks."""
 
     kind: Literal["flat", "batched", "shared"]
     dim: int = 0
@@ -216,3 +216,94 @@ class ModelInfo:
     limits: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     load_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One model to serve, as the operator names it."""
+
+    name: str
+    path: str
+    """A local directory, or a hub id that is already in the local cache."""
+    aliases: tuple[str, ...] = ()
+    device: str = "cpu"
+    image_backend: Literal["torchvision", "pil"] = "torchvision"
+    trust_remote_code: bool = False
+    default_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """The server's default `mm_processor_kwargs` (`--mm-process-config`); enter the fingerprint."""
+    video_fps: float = 2.0
+    """Frames a second where the processor has no sampling rule of its own."""
+    allow_fast: bool = True
+    """Whether exact fast kernels may stand in for the plain processor; never changes results."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInput:
+    """One item as planning and processing take it."""
+
+    modality: Modality
+    data: tuple[memoryview | bytes, ...]
+    """Encoded bytes: one medium, or the frames of a video given as a list of images."""
+    options: MediaOptions = field(default_factory=MediaOptions)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Effective processor kwargs of this modality, flat (`processors.kwargs.effective_kwargs`)."""
+    index: int = 0
+    """Place within its modality; only families with `stateful_prompt` look at it."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Family switches that span modalities (`use_audio_in_video`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """What processing one item took."""
+
+    decode_ms: float
+    process_ms: float
+    warnings: tuple[tuple[str, str], ...] = ()
+    kernel: str = "plain"
+    """Which implementation ran; for metrics only."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """A prompt as pieces of text; what a caller typed is never read for media tokens.
+
+    Trusted pieces are template output: special tokens in them mean what they mean. In untrusted pieces
+    the family's placeholder and media-framing tokens are plain text, every other special token keeps
+    its meaning (contract section 1, chat parts).
+    """
+
+    pieces: tuple[tuple[str, bool], ...]
+    """(text, is_trusted), in order; joined they are the whole prompt."""
+    add_special_tokens: bool = True
+    """Whether the tokenizer's own BOS and the like are added; False after a chat template."""
+
+    @property
+    def text(self) -> str:
+        """The whole prompt as one string."""
+        return "".join(t for t, _ in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatInput:
+    """Chat messages to render, media parts reduced to `{"type": "image" | "video" | "audio"}`."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    add_generation_prompt: bool = True
+    chat_template: str | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[Mapping[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPlacement:
+    """Where one item landed in the expanded prompt; all ranges half-open."""
+
+    modality: Modality
+    index: int
+    offsets: tuple[tuple[int, int], ...]
+    """Maximal runs of positions that take one encoder row each, in row order."""
+    span: tuple[int, int] | None
+    """Everything the placeholder became, separators included."""
+    num_tokens: int
+    token_id: int | None
