@@ -1,9 +1,9 @@
 """Errors that planning, decoding and processing raise.
 
-Every leaf carries a stable `code` of the contract's section 7; `app.errors` maps codes to HTTP status.
-`param` names the place in the request, relative to the item (`""` is the item itself); the caller
-prefixes it (`images[2]`). Messages say what is wrong and what would be right, and never repeat media
-bytes, sources, paths or another library's exception text.
+Every leaf carries a stable `code` of the contract's section 7; `app.errors` maps codes to HTTP
+status. `param` names the place in the request, relative to the item (`""` is the item itself); the
+caller prefixes it (`images[2]`). Messages say what is wrong and what would be right, and never
+repeat media bytes, sources, paths or another library's exception text.
 
     MmprepError
     ├── InvalidRequestError          invalid_request

@@ -1,7 +1,8 @@
 """The values that planning, executing and packing hand to each other.
 
-Everything here is frozen, picklable and free of torch, so that it crosses process borders as a small
-message. Dimension letters: `L` prompt tokens, `N` items, `P` patches, `C H W`, `T` frames, `S` samples.
+Everything here is frozen, picklable and free of torch, so that it crosses process borders as a
+small message. Dimension letters: `L` prompt tokens, `N` items, `P` patches, `C H W`, `T` frames,
+`S` samples.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class MediaInfo:
     orientation: int | None = None
     """EXIF orientation 1-8 of an image."""
     num_frames: int | None = None
-    """Frames of a video as promised by the container or counted by demuxing; pictures of an image."""
+    """Frames of a video, promised by the container or counted by demuxing; pictures of an image."""
     fps: float | None = None
     """Average frames per second."""
     seconds: float | None = None
@@ -92,7 +93,7 @@ class MediaInfo:
 
 @dataclass(frozen=True, slots=True)
 class FieldLayout:
-    """How items' tensors join in a batched call: `flat` concatenates along `dim`, `batched` stacks."""
+    """How items' tensors join: `flat` concatenates along `dim`, `batched` stacks."""
 
     kind: Literal["flat", "batched", "shared"]
     dim: int = 0
@@ -268,9 +269,9 @@ class ProcessReport:
 class RenderedPrompt:
     """A prompt as pieces of text; what a caller typed is never read for media tokens.
 
-    Trusted pieces are template output: special tokens in them mean what they mean. In untrusted pieces
-    the family's placeholder and media-framing tokens are plain text, every other special token keeps
-    its meaning (contract section 1, chat parts).
+    Trusted pieces are template output: special tokens in them mean what they mean. In untrusted
+    pieces the family's placeholder and media-framing tokens are plain text, every other special
+    token keeps its meaning (contract section 1, chat parts).
     """
 
     pieces: tuple[tuple[str, bool], ...]
