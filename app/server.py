@@ -1,0 +1,101 @@
+"""uvicorn with what this service needs: a drain before the sockets close, and a way to cut readers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from app.config import ServerSettings
+
+ABORT_KEY = "mmprep.abort"
+"""Scope key of a callable that drops the connection at once, unsent bytes included."""
+SOCKET_MODE = 0o660
+
+
+class AbortableProtocol(HttpToolsProtocol):
+    """HTTP protocol whose scope carries the connection's abort."""
+
+    def on_message_begin(self) -> None:
+        """Start a request's scope."""
+        super().on_message_begin()
+        self.scope[ABORT_KEY] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that keeps answering while it drains, then exits.
+
+    The first SIGTERM or SIGINT starts `drain`; probes, feature reads and lease calls go on being
+    answered. A second signal ends at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain_s: float) -> None:
+        super().__init__(config)
+        self._drain_s = drain_s
+        self._draining: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ANN401 - uvicorn's signature
+        """Begin the drain at the first signal."""
+        if self._draining is not None:
+            super().handle_exit(sig, frame)
+            return
+        self._captured_signals.clear()
+        self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        house = self.config.loaded_app.state.house
+        try:
+            async with asyncio.timeout(self._drain_s):
+                await house.admission.drain()
+        except TimeoutError:
+            house.log.warning("drain_timed_out", requests=house.admission.num_requests)
+        self.should_exit = True
+
+
+def bind(settings: ServerSettings) -> list[socket.socket]:
+    """Open the listening sockets: TCP unless only a unix socket is asked for.
+
+    Raises:
+        OSError: If an address is taken.
+    """
+    sockets = []
+    if settings.uds is not None:
+        sockets.append(_bind_unix(settings.uds))
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    tcp = socket.socket(family, socket.SOCK_STREAM)
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    tcp.bind((settings.host, settings.port))
+    sockets.append(tcp)
+    return sockets
+
+
+def _bind_unix(path: str) -> socket.socket:
+    if os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode):
+        os.unlink(path)
+    unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    unix.bind(path)
+    os.chmod(path, SOCKET_MODE)
+    return unix
+
+
+def make_server(app: Any, settings: ServerSettings) -> DrainingServer:  # noqa: ANN401 - any ASGI app
+    """Return the server of an application, its signals and protocol set up."""
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=AbortableProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=None,
+    )
+    return DrainingServer(config, settings.drain_s)
