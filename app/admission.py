@@ -1,8 +1,9 @@
 """Admission: how many requests are in the house, and how much planned work runs at once.
 
-Two gates. `enter` counts requests and never waits: one too many is 429. `acquire` weighs a request's
-planned work (source pixels, feature bytes) once the plan is known and waits its turn in a bounded
-queue, lower priority number first. Work larger than a whole budget runs alone instead of never.
+Two gates. `enter` counts requests and never waits: one too many is 429. `acquire` weighs a
+request's planned work (source pixels, feature bytes) once the plan is known and waits its turn in
+a bounded queue, lower priority number first. Work larger than a whole budget runs alone instead of
+never.
 """
 
 from __future__ import annotations

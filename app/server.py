@@ -1,4 +1,4 @@
-"""uvicorn with what this service needs: a drain before the sockets close, and a way to cut readers."""
+"""uvicorn with what this service needs: a drain before the sockets close, a way to cut readers."""
 
 from __future__ import annotations
 
