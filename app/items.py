@@ -1,8 +1,8 @@
 """The media of a request, in placeholder order, and the chat messages they stood in.
 
-Everything here is pure: a validated request goes in, `RequestItem`s and a `ChatInput` come out. Chat
-parts follow OpenAI's and transformers' spellings; whatever a part holds beyond its media is an error,
-so that a typing mistake is never silently ignored.
+Everything here is pure: a validated request goes in, `RequestItem`s and a `ChatInput` come out.
+Chat parts follow OpenAI's and transformers' spellings; whatever a part holds beyond its media is an
+error, so that a typing mistake is never silently ignored.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _read_part(
 def _read_media(part: Mapping[str, Any], kind: str, key: str, param: str) -> str | WireMedia:
     unknown = set(part) - _PART_EXTRAS - _SOURCE_KEYS - {"type", key}
     if unknown:
-        raise InvalidRequestError(f"A {kind} part has no {sorted(unknown)[0]!r}.", param)
+        raise InvalidRequestError(f"A {kind} part has no {min(unknown)!r}.", param)
     value = part.get(key)
     if isinstance(value, Mapping):
         fields = {k: v for k, v in value.items() if k not in _IGNORED.get(kind, ())}
