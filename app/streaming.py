@@ -1,9 +1,9 @@
 """Response bodies that are sent from shared memory without being copied together.
 
-A body is a list of buffers and of functions that make one (base64 of a slice, run in a thread). The
-views stay pinned until the socket has them: uvicorn's `send` returns while the server's write buffer
-may still hold up to its high-water mark of what was sent, so the last `TAIL_BYTES` go out as two
-private copies. The second is accepted only once the buffer holds nothing but the first.
+A body is a list of buffers and of functions that make one (base64 of a slice, run in a thread).
+The views stay pinned until the socket has them: uvicorn's `send` returns while the server's write
+buffer may still hold up to its high-water mark of what was sent, so the last `TAIL_BYTES` go out as
+two private copies. The second is accepted only once the buffer holds nothing but the first.
 """
 
 from __future__ import annotations
