@@ -6,8 +6,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from app.errors import ModelNotFoundError
 from processors.prompt import PromptEncoder
+
+from app.errors import ModelNotFoundError
 from processors.types import ModelInfo, ModelSpec
 
 
