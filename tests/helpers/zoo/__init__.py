@@ -1,0 +1,1 @@
+"""Small offline model directories, one per multimodal family, built from transformers' classes."""

@@ -1,0 +1,57 @@
+"""Speech families that are not part of another one."""
+
+import transformers as hf
+from transformers import AutoConfig
+
+from processors.demo.tokenizer import SpecialTokens, build_tokenizer
+from tests.helpers.zoo import templates
+from tests.helpers.zoo.configs import small_config
+from tests.helpers.zoo.family import family
+
+
+@family("WhisperForConditionalGeneration", audio="", has_text=False)
+def whisper():
+    specials = SpecialTokens(
+        last=(
+            "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|zh|>", "<|de|>",
+            "<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>",
+            "<|nospeech|>", "<|notimestamps|>",
+            *(f"<|{i * 0.02:.2f}|>" for i in range(1501)),
+        ),
+        bos="<|endoftext|>",
+        eos="<|endoftext|>",
+        pad="<|endoftext|>",
+        unk="<|endoftext|>",
+    )  # fmt: skip
+    tokenizer = build_tokenizer(specials)
+    processor = hf.WhisperProcessor(hf.WhisperFeatureExtractor(feature_size=80), tokenizer)
+    config = AutoConfig.for_model("whisper")
+    config.vocab_size = len(tokenizer)
+    config.encoder_layers = config.decoder_layers = 2
+    config.decoder_start_token_id = tokenizer.convert_tokens_to_ids("<|startoftranscript|>")
+    for role in ("bos", "eos", "pad"):
+        setattr(config, f"{role}_token_id", tokenizer.eos_token_id)
+    return processor, config
+
+
+@family(
+    "GraniteSpeechForConditionalGeneration",
+    audio="<|audio|>",
+    listed_text=True,
+    requires=("torchaudio",),
+)
+def granite_speech():
+    specials = SpecialTokens(
+        last=("<|audio|>", "<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>", "<|pad|>"),
+        bos="<|end_of_text|>",
+        eos="<|end_of_text|>",
+        pad="<|pad|>",
+    )
+    tokenizer = build_tokenizer(specials)
+    processor = hf.GraniteSpeechProcessor(
+        hf.GraniteSpeechFeatureExtractor(),
+        tokenizer,
+        chat_template=templates.plain(audio="<|audio|>"),
+    )
+    ids = {"audio_token_id": "<|audio|>", "audio_token_index": "<|audio|>"}
+    return processor, small_config("granite_speech", tokenizer, **ids)
