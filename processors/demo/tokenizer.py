@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
@@ -42,6 +51,8 @@ class SpecialTokens:
     eos: str | None = None
     pad: str | None = None
     unk: str | None = None
+    adds_bos: bool = False
+    """Whether encoding a plain text puts `bos` before it."""
 
     def role_arguments(self) -> dict[str, str]:
         """Return the tokens with a role, by the name transformers gives the role."""
@@ -108,6 +119,13 @@ def wrap_tokenizer(
     special = [*specials.first, *specials.appended()]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in specials.plain])
+    if specials.adds_bos and specials.bos is not None:
+        bos_id = tokenizer.token_to_id(specials.bos)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{specials.bos} $A",
+            pair=f"{specials.bos} $A {specials.bos} $B",
+            special_tokens=[(specials.bos, bos_id)],
+        )
     arguments: dict[str, Any] = {
         "tokenizer_object": tokenizer,
         "clean_up_tokenization_spaces": False,

@@ -32,12 +32,19 @@ def _tokenizer(named: dict[str, str], *more: str) -> Any:
         eos="<eos>",
         pad="<pad>",
         unk="<unk>",
+        adds_bos=True,
     )
     return build_tokenizer(specials)
 
 
 def _turns(**prompts: str) -> str:
-    return templates.turns("<start_of_turn>", "<end_of_turn>", assistant="model", **prompts)
+    return templates.turns(
+        "<start_of_turn>",
+        "<end_of_turn>",
+        assistant="model",
+        before="{{ bos_token }}",
+        **prompts,
+    )
 
 
 @family("Gemma3ForConditionalGeneration", image="<start_of_image>")

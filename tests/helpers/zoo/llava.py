@@ -4,11 +4,12 @@ from typing import Any
 
 import transformers as hf
 
-from processors.demo.tokenizer import SpecialTokens, build_tokenizer
+from processors.demo.tokenizer import SpecialTokens, build_tokenizer, wrap_tokenizer
 from tests.helpers.zoo import templates
 from tests.helpers.zoo.configs import small_config
 from tests.helpers.zoo.family import family
 from tests.helpers.zoo.qwen import chatml_with
+from tests.helpers.zoo.unigram import build_unigram
 
 VICUNA = SpecialTokens(
     first=("<unk>", "<s>", "</s>"),
@@ -17,6 +18,7 @@ VICUNA = SpecialTokens(
     eos="</s>",
     unk="<unk>",
     pad="<pad>",
+    adds_bos=True,
 )
 IDS = {"image_token_id": "<image>", "image_token_index": "<image>"}
 VIDEO_IDS = {"video_token_id": "<video>", "video_token_index": "<video>"}
@@ -33,7 +35,7 @@ def llava_processor(tokenizer: Any) -> Any:
     return hf.LlavaProcessor(
         hf.CLIPImageProcessor(**CLIP_336),
         tokenizer,
-        chat_template=templates.plain(image="<image>\n"),
+        chat_template=templates.plain(image="<image>\n", start="{{ bos_token }}"),
         **CLIP_PATCHES,
     )
 
@@ -41,6 +43,12 @@ def llava_processor(tokenizer: Any) -> Any:
 @family("LlavaForConditionalGeneration", image="<image>")
 def llava():
     tokenizer = build_tokenizer(VICUNA)
+    return llava_processor(tokenizer), small_config("llava", tokenizer, **IDS)
+
+
+@family("LlavaForConditionalGeneration", image="<image>")
+def llava_unigram():
+    tokenizer = wrap_tokenizer(build_unigram(VICUNA.first), VICUNA)
     return llava_processor(tokenizer), small_config("llava", tokenizer, **IDS)
 
 

@@ -20,7 +20,9 @@ IDS = {"image_token_id": "[IMG]", "image_token_index": "[IMG]"}
 
 
 def _tokenizer() -> Any:
-    specials = SpecialTokens(first=CONTROL, bos="<s>", eos="</s>", pad="<pad>", unk="<unk>")
+    specials = SpecialTokens(
+        first=CONTROL, bos="<s>", eos="</s>", pad="<pad>", unk="<unk>", adds_bos=True
+    )
     return build_tokenizer(specials)
 
 

@@ -74,6 +74,7 @@ def _llama(*tokens: str, eos: str, pad: str) -> Any:
         bos="<|begin_of_text|>",
         eos=eos,
         pad=pad,
+        adds_bos=True,
     )
     return build_tokenizer(specials)
 
@@ -89,7 +90,7 @@ def llama4():
         hf.Llama4ImageProcessor(size={"height": 336, "width": 336}),
         tokenizer,
         patch_size=14,
-        chat_template=templates.plain(image="<|image|>"),
+        chat_template=templates.plain(image="<|image|>", start="{{ bos_token }}"),
     )
     config = small_config(
         "llama4",
@@ -111,7 +112,7 @@ def mllama():
     processor = hf.MllamaProcessor(
         hf.MllamaImageProcessor(size={"height": 560, "width": 560}, max_image_tiles=4),
         tokenizer,
-        chat_template=templates.plain(image="<|image|>"),
+        chat_template=templates.plain(image="<|image|>", start="{{ bos_token }}"),
     )
     config = set_ids(AutoConfig.for_model("mllama"), tokenizer, image_token_index="<|image|>")
     config.vision_config.image_size = 560

@@ -23,13 +23,15 @@ def turns(
     video: str = "",
     audio: str = "",
     assistant: str = "assistant",
+    before: str = "",
 ) -> str:
     """Return a template of turns between a start and an end token, as ChatML and Gemma have."""
     shape = (
-        "{%- for m in messages -%}@start@{{ m.role }}{{ '\\n' }}@content@@end@{{ '\\n' }}"
+        "@before@{%- for m in messages -%}@start@{{ m.role }}{{ '\\n' }}@content@@end@"
+        "{{ '\\n' }}"
         "{%- endfor -%}{%- if add_generation_prompt -%}@start@@assistant@{{ '\\n' }}{%- endif -%}"
     )
-    shape = shape.replace("@start@", start).replace("@end@", end)
+    shape = shape.replace("@before@", before).replace("@start@", start).replace("@end@", end)
     return _fill(shape.replace("@assistant@", assistant), image, video, audio)
 
 
