@@ -6,9 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from processors.prompt import PromptEncoder
-
 from app.errors import ModelNotFoundError
+from processors.prompt import PromptEncoder
 from processors.types import ModelInfo, ModelSpec
 
 

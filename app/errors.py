@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from processors.errors import MmprepError
+from transport.errors import TransportError
+
+CodedError = MmprepError | TransportError
+"""Any error that has a `code`, a `message` and a `param`."""
 
 PROBLEM_TYPE = "application/problem+json"
 DOCS_BASE = "urn:mmprep:error:"
@@ -155,13 +159,13 @@ class ItemErrors(Exception):  # noqa: N818 - a group, told by its leaves
     The first in request order answers for all, and all stand in the problem's `errors`.
     """
 
-    def __init__(self, errors: list[MmprepError]) -> None:
+    def __init__(self, errors: list[CodedError]) -> None:
         super().__init__(errors)
         self.errors = errors
 
 
 def problem(
-    error: MmprepError, request_id: str, others: list[MmprepError] | None = None
+    error: CodedError, request_id: str, others: list[CodedError] | None = None
 ) -> dict[str, Any]:
     """Return the problem document of an error.
 
