@@ -44,7 +44,9 @@ class Family:
     """Items of a modality that one prompt can hold, where there is a bound."""
     sample_rate_hz: int = SAMPLE_RATE_HZ
     fixed_call: dict[str, Any] = field(default_factory=dict)
-    """Further arguments that the call needs."""
+    """Further arguments that every call needs."""
+    video_call: dict[str, Any] = field(default_factory=dict)
+    """Further arguments that a call with videos needs."""
     joint_call: bool = True
     """False where the processor cannot be called with text and media together."""
     requires: tuple[str, ...] = ()
@@ -68,6 +70,7 @@ class Family:
         if sample.images:
             kwargs["images"] = [list(sample.images)] if self.nested_images else list(sample.images)
         if sample.videos:
+            kwargs |= self.video_call
             kwargs["videos"] = list(sample.videos)
             kwargs["do_sample_frames"] = False
             kwargs["video_metadata"] = [

@@ -136,3 +136,15 @@ def paligemma():
     )
     ids = {"image_token_id": "<image>", "image_token_index": "<image>"}
     return processor, small_config("paligemma", tokenizer, **ids)
+
+
+@family("EmbeddingGemma2Model", image="<|image|>", video="<|video|>", audio="<|audio|>")
+def embedding_gemma2():
+    tokenizer = _tokenizer(GEMMA_4, "<|video|>", "<|turn>", "<turn|>")
+    processor = hf.EmbeddingGemma2Processor(
+        hf.Gemma4AudioFeatureExtractor(),
+        hf.Gemma4ImageProcessor(),
+        tokenizer,
+        hf.EmbeddingGemma2VideoProcessor(),
+    )
+    return processor, full_config("embedding_gemma2", tokenizer, **GEMMA_4_IDS)

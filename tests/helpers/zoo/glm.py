@@ -6,7 +6,7 @@ import transformers as hf
 
 from processors.demo.tokenizer import SpecialTokens, build_tokenizer
 from tests.helpers.zoo import templates
-from tests.helpers.zoo.configs import small_config
+from tests.helpers.zoo.configs import full_config, small_config
 from tests.helpers.zoo.family import family
 
 IMAGE = "<|begin_of_image|><|image|><|end_of_image|>"
@@ -56,6 +56,18 @@ def glm4v_moe():
 @family("Glm46VForConditionalGeneration", image=IMAGE, video=VIDEO)
 def glm46v():
     return _glm("glm46v", *GLM_46V)
+
+
+@family("Glm5NextForConditionalGeneration", image=IMAGE, video=VIDEO)
+def glm5_next():
+    tokenizer = build_tokenizer(TOKENS)
+    processor = hf.Glm5NextProcessor(
+        hf.Glm5NextImageProcessor(),
+        tokenizer,
+        hf.Glm5NextVideoProcessor(),
+        chat_template=templates.roles(image=IMAGE, video=VIDEO, start="[gMASK]<sop>"),
+    )
+    return processor, full_config("glm5_next", tokenizer, **IDS)
 
 
 @family("GlmOcrForConditionalGeneration", image=IMAGE, video=VIDEO)

@@ -185,6 +185,16 @@ def minicpmv4_6():
     )
 
 
+@family("MiniCPMV4_7ForConditionalGeneration", **MINICPM_FACTS)
+def minicpmv4_7():
+    return _minicpm(
+        "minicpmv4_7",
+        hf.MiniCPMV4_7Processor,
+        hf.MiniCPMV4_6ImageProcessor,
+        hf.MiniCPMV4_6VideoProcessor,
+    )
+
+
 @family("MiniCPMOcrForConditionalGeneration", **MINICPM_FACTS)
 def minicpm_ocr():
     return _minicpm(

@@ -7,6 +7,7 @@ from processors.demo.tokenizer import SpecialTokens, build_tokenizer
 from tests.helpers.zoo import templates
 from tests.helpers.zoo.configs import small_config
 from tests.helpers.zoo.family import family
+from tests.helpers.zoo.qwen import chatml_with
 
 
 @family("WhisperForConditionalGeneration", audio="", has_text=False)
@@ -55,3 +56,29 @@ def granite_speech():
     )
     ids = {"audio_token_id": "<|audio|>", "audio_token_index": "<|audio|>"}
     return processor, small_config("granite_speech", tokenizer, **ids)
+
+
+def _flamingo_tokenizer(*more: str):
+    return chatml_with({}, "<sound>", *more)
+
+
+@family("AudioFlamingo3ForConditionalGeneration", audio="<sound>", listed_text=True)
+def audioflamingo3():
+    tokenizer = _flamingo_tokenizer()
+    processor = hf.AudioFlamingo3Processor(
+        hf.WhisperFeatureExtractor(feature_size=128),
+        tokenizer,
+        chat_template=templates.turns(audio="<sound>"),
+    )
+    return processor, small_config("audioflamingo3", tokenizer, audio_token_id="<sound>")
+
+
+@family("MusicFlamingoForConditionalGeneration", audio="<sound>", listed_text=True)
+def musicflamingo():
+    tokenizer = _flamingo_tokenizer("<|sound_bos|>", "<|sound_eos|>")
+    processor = hf.MusicFlamingoProcessor(
+        hf.WhisperFeatureExtractor(feature_size=128),
+        tokenizer,
+        chat_template=templates.turns(audio="<sound>"),
+    )
+    return processor, small_config("musicflamingo", tokenizer, audio_token_id="<sound>")
