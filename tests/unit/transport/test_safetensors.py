@@ -89,7 +89,7 @@ def test_zero_sized_tensors_round_trip():
 
 def test_a_document_without_tensors_is_one():
     """A plan-only answer has nothing but metadata."""
-    layout, document = _document((), {"x": b""}, {"response": "{}"})
+    layout, document = _document((), {"unused": np.zeros(1)}, {"response": "{}"})
     assert st.read_document(document).metadata == {"response": "{}"}
     assert layout.nbytes == layout.data_start == len(document)
 
