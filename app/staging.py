@@ -1,0 +1,319 @@
+"""Encoded media in shared memory, where workers read them without another copy.
+
+A medium is written once, by whoever receives it, and told from then on by segment, offset and size.
+Holders are counted; the memory is free when the last one has let go and no thread writes there any
+more. Big copies and hashes run in threads, never on the event loop, to which everything here
+belongs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self, TypeVar
+
+from processors.errors import MediaTooLargeError
+from processors.hashing import content_digest
+from transport.arena import Arena, Region
+from transport.errors import ItemTooLargeError, StoreFullError
+
+BIG_COPY_BYTES = 256 * 1024
+"""From this size on a copy goes to a thread; below, the hop costs more than the copy."""
+FIRST_CAPACITY_BYTES = 256 * 1024
+"""What a buffer of unknown size starts with."""
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+class _Block:
+    """A region of the arena and how many hold it."""
+
+    __slots__ = ("_arena", "_holders", "region")
+
+    def __init__(self, arena: Arena, region: Region) -> None:
+        self._arena = arena
+        self._holders = 1
+        self.region = region
+
+    def hold(self) -> None:
+        self._holders += 1
+
+    def drop(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            self._arena.unpin(self.region)
+
+    def view(self) -> memoryview:
+        return self._arena.view(self.region)
+
+
+class StagedMedia:
+    """Encoded bytes of one medium in shared memory, held by one holder.
+
+    Attributes:
+        offset: Bytes from the start of the segment.
+        nbytes: Encoded bytes; may be 0.
+        digest: Content digest, 32 bytes.
+    """
+
+    __slots__ = ("_block", "_is_held", "digest", "nbytes", "offset")
+
+    def __init__(self, block: _Block, start: int, nbytes: int, digest: bytes) -> None:
+        self._block = block
+        self._is_held = True
+        self.offset = block.region.offset + start
+        self.nbytes = nbytes
+        self.digest = digest
+
+    @property
+    def segment(self) -> str:
+        """Name of the segment, for `SegmentMap`."""
+        return self._block.region.segment
+
+    def view(self) -> memoryview:
+        """Return the bytes; the view must not outlive the hold."""
+        start = self.offset - self._block.region.offset
+        return self._block.view()[start : start + self.nbytes].toreadonly()
+
+    def share(self) -> StagedMedia:
+        """Return another holder of the same bytes, released on its own.
+
+        Raises:
+            ValueError: If this one is released already.
+        """
+        if not self._is_held:
+            msg = "a released medium cannot be shared"
+            raise ValueError(msg)
+        self._block.hold()
+        start = self.offset - self._block.region.offset
+        return StagedMedia(self._block, start, self.nbytes, self.digest)
+
+    def release(self) -> None:
+        """Let go; doing so twice changes nothing."""
+        if self._is_held:
+            self._is_held = False
+            self._block.drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"StagedMedia({self.segment!r}, offset={self.offset}, nbytes={self.nbytes})"
+
+
+class StagingArea:
+    """Where media are staged; closed with `aclose` before its arena.
+
+    Args:
+        arena: Shared memory of its own, apart from the features'.
+        num_threads: Threads that copy, decode base64 and hash.
+    """
+
+    def __init__(self, arena: Arena, *, num_threads: int = 2) -> None:
+        self._arena = arena
+        self._threads = ThreadPoolExecutor(num_threads, "mmprep-staging")
+        self.reclaim: Callable[[], bool] | None = None
+        """Asked for room when there is none; gives something back and says whether it did."""
+
+    def buffer(self, *, expected_bytes: int | None, max_bytes: int) -> StagingBuffer:
+        """Return an empty buffer to stream a medium into.
+
+        Args:
+            expected_bytes: Size where it is known; reserved at once.
+            max_bytes: Limit while appending.
+
+        Raises:
+            MediaTooLargeError: If more is expected than the limit or the area allows.
+            StoreFullError: If there is no room now.
+        """
+        if expected_bytes is None:
+            expected_bytes = min(FIRST_CAPACITY_BYTES, max_bytes)
+        if expected_bytes > max_bytes:
+            raise too_large(max_bytes)
+        return StagingBuffer(self, self.reserve(expected_bytes), max_bytes)
+
+    async def fill(self, capacity: int, write: Callable[[memoryview], int]) -> StagedMedia:
+        """Stage what a function writes.
+
+        Args:
+            capacity: Bytes the function may write at most.
+            write: Called in a thread with the memory; returns how many bytes it wrote.
+
+        Raises:
+            MediaTooLargeError: If the area could never hold that much.
+            StoreFullError: If there is no room now.
+            Exception: Whatever `write` raises.
+
+        Cancellation: The memory is let go when the thread has returned.
+        """
+        block = self.reserve(capacity)
+
+        def work() -> tuple[int, bytes]:
+            view = block.view()
+            nbytes = write(view)
+            return nbytes, content_digest(view[:nbytes])
+
+        try:
+            nbytes, digest = await self.compute(block, work)
+            return self.seal(block, nbytes, digest)
+        except BaseException:
+            block.drop()
+            raise
+
+    def reserve(self, nbytes: int) -> _Block:
+        """Reserve memory, held once.
+
+        Raises:
+            MediaTooLargeError: If the area could never hold that much.
+            StoreFullError: If there is no room now.
+        """
+        while True:
+            try:
+                [region] = self._arena.reserve([(None, nbytes)])
+                return _Block(self._arena, region)
+            except ItemTooLargeError as error:
+                raise MediaTooLargeError(
+                    "The medium is larger than the staging area in shared memory "
+                    "(MMPREP_STORE__STAGING_BYTES)."
+                ) from error
+            except StoreFullError as error:
+                if self.reclaim is None or not self.reclaim():
+                    raise StoreFullError(
+                        "The staging area is full of media being processed; try again later."
+                    ) from error
+
+    def try_extend(self, block: _Block, nbytes: int) -> bool:
+        """Grow memory in place, where there is room behind it."""
+        region = self._arena.try_extend(block.region, nbytes)
+        if region is not None:
+            block.region = region
+        return region is not None
+
+    def seal(self, block: _Block, nbytes: int, digest: bytes) -> StagedMedia:
+        """Turn memory that is written into a medium, which takes over the hold."""
+        if nbytes < block.region.nbytes:
+            block.region = self._arena.shrink(block.region, nbytes)
+        self._arena.commit(block.region)
+        return StagedMedia(block, 0, nbytes, digest)
+
+    async def compute(self, block: _Block, work: Callable[[], T]) -> T:
+        """Run a function that touches a block in a thread.
+
+        Cancellation: The thread goes on; the block stays held until it returns.
+        """
+        loop = asyncio.get_running_loop()
+        block.hold()
+        job = self._threads.submit(work)
+        # Not on the awaited future: that one is done as soon as it is cancelled, the thread is not.
+        job.add_done_callback(lambda _: loop.call_soon_threadsafe(block.drop))
+        return await asyncio.wrap_future(job)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run a function that touches no shared memory in one of the threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def aclose(self) -> None:
+        """Wait for the threads; media still held keep their memory until the arena closes."""
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        await asyncio.sleep(0)  # the holds that the last jobs gave back
+
+
+class StagingBuffer:
+    """Memory that grows while a medium streams in; ends with `finish` or `release`."""
+
+    def __init__(self, area: StagingArea, block: _Block, max_bytes: int) -> None:
+        self._area = area
+        self._block: _Block | None = block
+        self._max_bytes = max_bytes
+        self.nbytes = 0
+        """Bytes appended so far."""
+
+    async def append(self, data: Buffer) -> None:
+        """Add bytes at the end; the caller must not change them until this returns.
+
+        Raises:
+            MediaTooLargeError: If the limit would be exceeded; nothing is added then.
+            StoreFullError: If the buffer cannot grow now.
+        """
+        start, stop = self.nbytes, self.nbytes + len(data)
+        if stop > self._max_bytes:
+            raise too_large(self._max_bytes)
+        if stop > self._held().region.nbytes:
+            await self._grow(stop)
+        block = self._held()
+        if len(data) < BIG_COPY_BYTES:
+            block.view()[start:stop] = data
+        else:
+            await self._area.compute(block, lambda: _copy(block.view()[start:stop], data))
+        self.nbytes = stop
+
+    def view(self) -> memoryview:
+        """Return what was appended so far; the view must not outlive the next call."""
+        return self._held().view()[: self.nbytes]
+
+    async def finish(self) -> StagedMedia:
+        """Return what was appended as a medium, hashed; the buffer is used up.
+
+        Cancellation: The memory is let go.
+        """
+        block, nbytes = self._held(), self.nbytes
+        digest = await self._area.compute(block, lambda: content_digest(block.view()[:nbytes]))
+        self._block = None
+        return self._area.seal(block, nbytes, digest)
+
+    def release(self) -> None:
+        """Let go of the memory unless `finish` handed it on; idempotent."""
+        block, self._block = self._block, None
+        if block is not None:
+            block.drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _held(self) -> _Block:
+        if self._block is None:
+            msg = "the buffer is used up"
+            raise ValueError(msg)
+        return self._block
+
+    async def _grow(self, needed: int) -> None:
+        old, nbytes = self._held(), self.nbytes
+        capacity = min(max(2 * old.region.nbytes, needed), self._max_bytes)
+        if self._area.try_extend(old, capacity):
+            return
+        new = self._area.reserve(capacity)
+        try:
+            await self._area.compute(new, lambda: _copy(new.view()[:nbytes], old.view()[:nbytes]))
+        except BaseException:
+            new.drop()
+            raise
+        self._block = new
+        old.drop()
+
+
+def _copy(to: memoryview, data: Buffer) -> None:
+    to[:] = data
+
+
+def too_large(max_bytes: int) -> MediaTooLargeError:
+    """Return the error of a medium beyond its limit of encoded bytes."""
+    return MediaTooLargeError(f"The medium has more than {max_bytes} bytes, which is the limit.")
