@@ -89,7 +89,7 @@ class Arena(RegionTable):
         Raises:
             FeatureLost: If the region is gone.
         """
-        current = self._entry(region).region
+        current = self._standing(region).region
         whole = self._by_name[current.segment].view
         return whole[current.offset : current.offset + current.nbytes]
 

@@ -1,7 +1,7 @@
 """Who holds which part of the store: reservations, keys, pins and eviction.
 
     reserve ──▶ being written ──commit──▶ ready ◀──pin/unpin──▶ idle ──evicted──▶ gone
-                     └────────abort───▶ void ──────last unpin──────────────────────┘
+                     └────────abort───▶ void ──────────────last unpin──────────────┘
 
 `RegionTable` is the policy, the same for every kind of memory; `Arena` puts it over shared memory,
 `CudaPool` over device memory. It belongs to one thread (the event loop), while other threads and
@@ -105,6 +105,8 @@ class RegionTable:
         self._next_generation = secrets.randbits(51) * 2
         self.before_reserve: Callable[[], None] | None = None
         """Called at the start of `reserve`: the lease table lets go of what is due."""
+        self.on_evict: Callable[[Hashable], None] | None = None
+        """Told the key of each region that is evicted, after it is gone."""
 
     @property
     def segments(self) -> tuple[tuple[str, int], ...]:
@@ -201,18 +203,16 @@ class RegionTable:
     def abort(self, region: Region) -> None:
         """Give up a region that is being written: its key is free, readers will never see it ready.
 
-        Call it only after nothing writes there any more (the worker has returned or is dead). The
-        memory is free with the last `unpin`, the caller's own included. Does nothing to a region
-        that was aborted before.
+        Call it only after nothing writes there any more (the worker has returned or is dead): the
+        memory is free at once. Pins on it, the caller's included, are taken back as usual. Does
+        nothing to a region that was aborted before.
 
         Raises:
             FeatureLost: If the region is gone.
             ValueError: If it was committed.
         """
-        entry = self._entry(region)
-        if entry.state is _State.VOID:
-            return
-        self._void(self._being_written(region))
+        if not self._is_void(region):
+            self._void(self._being_written(region))
 
     def lookup(self, key: Hashable) -> Region | None:
         """Find the ready region of a key; pin it before anything can evict it."""
@@ -239,7 +239,7 @@ class RegionTable:
         Raises:
             FeatureLost: If the region is gone.
         """
-        entry = self._entry(region)
+        entry = self._standing(region)
         if entry.pins == 0:
             del self._idle[region.generation]
             self._idle_pages -= entry.extent.size
@@ -260,15 +260,17 @@ class RegionTable:
         entry.pins -= 1
         if entry.pins:
             return
-        if entry.state is _State.WRITING:
-            self._void(entry)
         if entry.state is _State.READY and entry.key is not None:
             self._uses += 1
             entry.last_use = self._uses
             self._idle[region.generation] = entry
             self._idle_pages += entry.extent.size
-        else:
+            return
+        if entry.state is _State.WRITING:
+            self._void(entry)
+        elif entry.state is _State.READY:
             self._free(entry)
+        del self._entries[region.generation]
 
     def drop_idle(self) -> None:
         """Evict everything that nobody holds."""
@@ -305,6 +307,14 @@ class RegionTable:
         if entry is None:
             raise FeatureLost("the features are not in the store any more")
         return entry
+
+    def _is_void(self, region: Region) -> bool:
+        return self._entry(region).state is _State.VOID
+
+    def _standing(self, region: Region) -> _Entry:
+        if self._is_void(region):
+            raise FeatureLost("making these features failed; post the request again")
+        return self._entry(region)
 
     def _being_written(self, region: Region) -> _Entry:
         entry = self._entry(region)
@@ -380,19 +390,22 @@ class RegionTable:
         del self._idle[entry.region.generation]
         self._idle_pages -= entry.extent.size
         self._evictions += 1
-        # Before anything else may be written there.
-        self._publish(entry.region, entry.region.generation + 1)
         del self._by_key[entry.key]
+        del self._entries[entry.region.generation]
         self._free(entry)
+        if self.on_evict is not None:
+            self.on_evict(entry.key)
 
     def _void(self, entry: _Entry) -> None:
         entry.state = _State.VOID
         self._writing -= 1
         if entry.key is not None:
             del self._by_key[entry.key]
+        self._free(entry)
 
     def _free(self, entry: _Entry) -> None:
-        del self._entries[entry.region.generation]
+        # Odd before anything else may be written there.
+        self._publish(entry.region, entry.region.generation + 1)
         del self._by_start[entry.extent.start]
         self._allocator.free(entry.extent)
 

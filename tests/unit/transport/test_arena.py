@@ -67,18 +67,21 @@ def test_lookup_finds_what_was_committed_only(arena):
 
 
 def test_an_aborted_key_can_be_reserved_at_once(arena):
-    """Whoever still holds the old region keeps its memory, but sees it given up."""
+    """Its memory is free at once; whoever still holds the old region sees it given up."""
     [old] = arena.reserve([("k", 10)])
     arena.pin(old)
     arena.abort(old)
+    assert arena.statistics().free_bytes == CAPACITY
     arena.unpin(old)
     [new] = arena.reserve([("k", 10)])
-    assert new.offset != old.offset
     assert not arena.stands(old)
     assert not arena.is_ready(old)
+    for use in (arena.view, arena.pin):
+        with pytest.raises(FeatureLost):
+            use(old)
     arena.unpin(old)
-    with pytest.raises(FeatureLost):
-        arena.view(old)
+    assert arena.stands(new)
+    assert arena.statistics().regions == 1
 
 
 def test_a_region_without_a_key_is_gone_with_its_last_pin(arena):
@@ -99,13 +102,16 @@ def test_an_uncommitted_region_is_gone_with_its_last_pin(arena):
 
 
 def test_the_least_recently_used_is_evicted_first(arena):
-    """Room comes from what nobody holds, oldest use first."""
+    """Room comes from what nobody holds, oldest use first, and its key is told."""
+    gone = []
+    arena.on_evict = gone.append
     regions = [_ready(arena, i) for i in range(PAGES)]
     arena.pin(regions[0])
     arena.unpin(regions[0])
     [new] = arena.reserve([("new", ONE)])
     assert new.offset == regions[1].offset
     assert arena.lookup(1) is None
+    assert gone == [1]
     assert arena.lookup(0) == regions[0]
     assert arena.statistics().evictions == 1
 
