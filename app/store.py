@@ -31,6 +31,10 @@ class Stored:
     layout: DocumentLayout
 
 
+def _nothing() -> None:
+    """Hold or drop nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Features to have, and how to make them if they are not there."""
@@ -41,6 +45,10 @@ class Wanted:
     layout: DocumentLayout
     make: Callable[[Region], Coroutine[None, None, ProcessReport]]
     """Fills a region; when it returns or raises, nothing writes there any more."""
+    hold: Callable[[], None] = _nothing
+    """Called before the making begins, to keep what it reads."""
+    drop: Callable[[], None] = _nothing
+    """Called when the making has ended, however it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +184,16 @@ class FeatureStore:
 
     def _produce(self, want: Wanted, region: Region) -> None:
         stored = Stored(want.key, region, want.plan, want.tensors, want.layout)
+        want.hold()
         task = asyncio.create_task(want.make(region))
         self._productions[want.key] = _Production(stored, task)
         # In a callback, not in the task: a task cancelled before its first step runs no `finally`.
         # It is the first callback, so whoever waits finds the region ready.
-        task.add_done_callback(lambda t: self._finish(stored, t))
+        task.add_done_callback(lambda t: self._finish(want, stored, t))
 
-    def _finish(self, stored: Stored, task: asyncio.Task[ProcessReport]) -> None:
+    def _finish(self, want: Wanted, stored: Stored, task: asyncio.Task[ProcessReport]) -> None:
         del self._productions[stored.key]
+        want.drop()
         if task.cancelled() or task.exception() is not None:
             self.arena.abort(stored.region)
         else:
