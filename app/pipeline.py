@@ -24,14 +24,14 @@ from app.config import Settings
 from app.describe import describe_tensors, in_prompt_order, with_dtype
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors
 from app.items import Collected, collect
-from app.jobs import JobItem, PlanJob, RenderJob, Replanned
+from app.jobs import JobItem, PlanJob, Replanned
 from app.leasing import Leasing
 from app.media import Holdings, LoadedItem, MediaStage, Uploads, at_item
 from app.options import LEASED, Choice, check, choose_transport, resolve_dtype
 from app.pool import WorkerPool
 from app.records import ItemRecord, Records
 from app.schemas import PreprocessRequest, WireIdsUpload
-from app.staging import StagedMedia, StagingArea
+from app.staging import StagedMedia
 from app.store import FeatureStore, Had, Key, Stored, Wanted
 from app.timing import Timings
 from processors.errors import InvalidRequestError, PromptTooLongError
@@ -82,6 +82,16 @@ class Call:
         return self.request.cache_salt or ""
 
 
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """The prompt as the engine takes it; all None for models without text."""
+
+    prompt: ExpandedPrompt | None = None
+    positions: Positions | None = None
+    text: str | None = None
+    """The unexpanded prompt, where it was asked for."""
+
+
 Source = RenderedPrompt | np.ndarray | None
 """What the prompt is before expansion: text, ids, or nothing for models without text."""
 
@@ -98,7 +108,6 @@ class Pipeline:
         catalog: Catalog,
         pool: WorkerPool,
         store: FeatureStore,
-        staging: StagingArea,
         media: MediaStage,
         records: Records,
         holdings: Holdings,
@@ -112,7 +121,6 @@ class Pipeline:
         self._catalog = catalog
         self._pool = pool
         self._store = store
-        self._staging = staging
         self._media = media
         self._records = records
         self._holdings = holdings
@@ -206,7 +214,7 @@ class Pipeline:
             source = RenderedPrompt(((request.prompt, True),))
         elif isinstance(request.input_ids, WireIdsUpload):
             part = uploads.take(request.input_ids.upload, "input_ids.upload")
-            source = _read_ids(self._staging.view(part))
+            source = _read_ids(part.view())
         elif request.input_ids is not None:
             source = np.array(request.input_ids, dtype=np.int32)
         elif call.model.info.placeholders:
@@ -269,29 +277,28 @@ class Pipeline:
 
     async def _answer(self, call: Call, planned: list[Planned], source: Source) -> Answer:
         for _ in range(MAX_ROUNDS):
-            expanded, positions = await self._expand(call, planned, source)
+            expanded = await self._expand(call, planned, source)
             if call.choice.name == "none":
-                return self._pack_planned(call, planned, expanded, positions)
+                return self._pack_planned(call, planned, expanded)
             permit = await self._admit(call, planned)
             try:
                 outcomes = await self._execute(call, planned)
+                again = self._replan(call, planned, outcomes)
             except BaseException:
                 permit.release()
                 raise
-            if not self._replan(call, planned, outcomes):
-                return self._pack(call, planned, outcomes, expanded, positions, permit)
+            if not again:
+                return self._pack(call, planned, outcomes, expanded, permit)
             permit.release()
         raise InvalidRequestError("A video decodes differently each time it is read.")
 
-    async def _expand(
-        self, call: Call, planned: Sequence[Planned], source: Source
-    ) -> tuple[ExpandedPrompt | None, Positions | None]:
+    async def _expand(self, call: Call, planned: Sequence[Planned], source: Source) -> Expanded:
         if source is None:
-            return None, None
+            return Expanded()
         request, model = call.request, call.model
         plans = [p.plan for p in planned]
 
-        def expand() -> tuple[ExpandedPrompt, Positions | None]:
+        def expand() -> Expanded:
             if isinstance(source, RenderedPrompt):
                 prompt = model.encoder.expand_text(source, plans, lenient=request.lenient)
             else:
@@ -309,7 +316,8 @@ class Pipeline:
                     "max_prompt_tokens" if request.max_prompt_tokens else "prompt",
                 )
             positions = compute_positions(model.info, prompt, plans) if request.positions else None
-            return prompt, positions
+            text = source.text if isinstance(source, RenderedPrompt) else None
+            return Expanded(prompt, positions, text if request.return_prompt else None)
 
         with call.timings.stage("expand"):
             return await self._in_thread(expand)
@@ -415,8 +423,7 @@ class Pipeline:
         self,
         call: Call,
         planned: Sequence[Planned],
-        expanded: ExpandedPrompt | None,
-        positions: Positions | None,
+        expanded: Expanded,
     ) -> Answer:
         if call.request.plan_hash:
             for item in planned:
@@ -424,15 +431,14 @@ class Pipeline:
                     self._holdings.hold(item.hash, item.loaded.media, item.loaded.digest)
         statuses = ["planned"] * len(planned)
         items = self._items(call, planned, [None] * len(planned), statuses, expanded)
-        return self._make_answer(call, planned, items, expanded, positions)
+        return self._make_answer(call, planned, items, expanded)
 
     def _pack(
         self,
         call: Call,
         planned: Sequence[Planned],
         outcomes: Sequence[Had | BaseException | None],
-        expanded: ExpandedPrompt | None,
-        positions: Positions | None,
+        expanded: Expanded,
         permit: Permit,
     ) -> Answer:
         had = [o if isinstance(o, Had) else None for o in outcomes]
@@ -445,7 +451,7 @@ class Pipeline:
                 call.timings.add("process", outcome.report.process_ms)
         stored = [None if h is None else h.stored for h in had]
         items = self._items(call, planned, stored, statuses, expanded)
-        answer = self._make_answer(call, planned, items, expanded, positions)
+        answer = self._make_answer(call, planned, items, expanded)
         regions = [s.region for s in stored if s is not None]
         revoke: Callable[[], None] | None = None
 
@@ -477,9 +483,9 @@ class Pipeline:
         planned: Sequence[Planned],
         stored: Sequence[Stored | None],
         statuses: Sequence[str],
-        expanded: ExpandedPrompt | None,
+        expanded: Expanded,
     ) -> list[AnswerItem]:
-        placements = () if expanded is None else expanded.placements
+        placements = () if expanded.prompt is None else expanded.prompt.placements
         keys = [(p.loaded.item.modality, p.loaded.item.index) for p in planned]
         places = {(p.modality, p.index): p for p in placements}
         return [
@@ -501,8 +507,7 @@ class Pipeline:
         call: Call,
         planned: Sequence[Planned],
         items: list[AnswerItem],
-        expanded: ExpandedPrompt | None,
-        positions: Positions | None,
+        expanded: Expanded,
     ) -> Answer:
         warnings = [
             (code, item.loaded.item.param, text)
@@ -513,19 +518,19 @@ class Pipeline:
             ("transport_passed_over", "transport", f"{name}: {reason}")
             for name, reason in call.choice.passed_over
         ]
-        if expanded is not None:
-            warnings += [(code, "", text) for code, text in expanded.warnings]
+        if expanded.prompt is not None:
+            warnings += [(code, "", text) for code, text in expanded.prompt.warnings]
         return Answer(
             request_id=call.request_id,
             instance=self._instance,
             model=call.model,
-            prompt=expanded,
+            prompt=expanded.prompt,
             items=items,
             inline=call.choice.name == "safetensors",
             warnings=warnings,
-            positions=positions,
+            positions=expanded.positions,
             wants_positions=call.request.positions,
-            prompt_text=prompt_text(source) if call.request.return_prompt else None,
+            prompt_text=expanded.text,
             timings_ms=call.timings.finish(),
         )
 

@@ -1,0 +1,221 @@
+"""What one running service owns, opened in order and closed in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from app.admission import Admission, Work
+from app.catalog import Catalog
+from app.config import Settings, SettingsError, StoreSettings
+from app.leasing import Leasing
+from app.loading import Loader
+from app.media import Holdings, MediaLimits, MediaStage
+from app.metrics import Metrics
+from app.pipeline import Pipeline
+from app.pool import WorkerPool
+from app.records import Records
+from app.sizing import available_cores
+from app.staging import StagingArea
+from app.store import FeatureStore
+from transport.arena import Arena
+from transport.errors import SegmentError
+from transport.leases import LeaseTable
+from transport.shm import Consumer, local_consumer
+
+MAX_RECORDS = 65_536
+HOUSEKEEPING_S = 1.0
+DEFAULT_STORE_BYTES = 2 << 30
+MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class House:
+    """The parts of one running service."""
+
+    settings: Settings
+    instance: str
+    consumer: Consumer
+    log: Any
+    metrics: Metrics
+    admission: Admission
+    executor: ThreadPoolExecutor
+    pool: WorkerPool
+    catalog: Catalog
+    store: FeatureStore
+    staging: StagingArea
+    leasing: Leasing
+    holdings: Holdings
+    pipeline: Pipeline
+
+    def readiness(self) -> tuple[bool, str]:
+        """Return whether new requests are welcome, and one word why."""
+        if self.admission.is_draining:
+            return False, "draining"
+        if not self.pool.is_ready:
+            return False, "workers_starting"
+        return True, "ready"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `/health` tells."""
+        store, leases = self.store.arena.statistics(), self.leasing.table.statistics()
+        return {
+            "instance": self.instance,
+            "requests": self.admission.num_requests,
+            "waiting": self.admission.num_waiting,
+            "store": {
+                "capacity_bytes": store.capacity_bytes,
+                "held_bytes": store.held_bytes,
+                "regions": store.regions,
+            },
+            "leases": {"active": leases.active, "leased_bytes": leases.leased_bytes},
+        }
+
+
+def store_sizes(settings: StoreSettings) -> tuple[int, int]:
+    """Return the bytes of the store and of staging.
+
+    Raises:
+        SettingsError: If they exceed the free shared memory, with all three numbers.
+    """
+    free = _free_bytes(settings.directory)
+    nbytes = settings.nbytes or min(DEFAULT_STORE_BYTES, free // 2)
+    staging = settings.staging_bytes or max(64 * MIB, nbytes // 8)
+    if nbytes + staging > free:
+        raise SettingsError(
+            f"the store ({nbytes} bytes) and staging ({staging}) exceed the {free} bytes free in "
+            f"{settings.directory}: set MMPREP_STORE__NBYTES and MMPREP_STORE__STAGING_BYTES, or "
+            "make the shared memory larger (docker: --shm-size, Kubernetes: an emptyDir with "
+            "medium Memory)"
+        )
+    return nbytes, staging
+
+
+def _free_bytes(directory: str) -> int:
+    try:
+        stat = os.statvfs(directory)
+    except OSError as error:
+        raise SettingsError(f"MMPREP_STORE__DIRECTORY: {error.strerror}") from error
+    return int(stat.f_bavail * stat.f_frsize)
+
+
+def _segments(nbytes: int, segment_bytes: int) -> list[int]:
+    """Return the sizes of the segments: as few as can be, about equal."""
+    count = -(-nbytes // segment_bytes)
+    return [nbytes // count] * count
+
+
+@asynccontextmanager
+async def open_house(settings: Settings) -> AsyncIterator[House]:
+    """Open everything a service needs; workers are warm when this yields.
+
+    Raises:
+        SettingsError: If the machine cannot hold what the settings ask for.
+        ModelLoadError: If a model cannot be served, with the reason.
+    """
+    nbytes, staging_bytes = store_sizes(settings.store)
+    instance = secrets.token_hex(6)
+    log = structlog.get_logger("mmprep").bind(instance=instance)
+    async with AsyncExitStack() as stack:
+        arena, staging_arena = await _open_arenas(stack, settings, instance, nbytes, staging_bytes)
+        executor = stack.enter_context(
+            ThreadPoolExecutor(max(2, available_cores()), thread_name_prefix="text")
+        )
+        staging = StagingArea(staging_arena)
+        stack.push_async_callback(staging.aclose)
+        specs = settings.model_specs()
+        pool = await stack.enter_async_context(
+            WorkerPool(settings.workers, specs, settings.limits.decode())
+        )
+        store = FeatureStore(arena)
+        stack.push_async_callback(store.settle)
+        loader = await stack.enter_async_context(Loader(settings.loading, staging))
+        records = Records(MAX_RECORDS, MAX_RECORDS)
+        holdings = Holdings(settings.store.bytes_by_hash_s)
+        stack.callback(holdings.expire, all_of_them=True)
+        budget = Work(
+            settings.admission.pixels, min(settings.admission.planned_bytes, nbytes * 3 // 4)
+        )
+        admission = Admission(settings.admission.requests, budget)
+        table = LeaseTable(
+            [arena], grace_s=settings.store.grace_s, quota_bytes=settings.store.quota_bytes
+        )
+        leasing = Leasing(table, settings.store)
+        consumer = local_consumer(settings.store.directory)
+        catalog = Catalog(specs, pool.models)
+        limits = MediaLimits(settings.limits.media_bytes, settings.limits.video_bytes)
+        pipeline = Pipeline(
+            settings=settings,
+            instance=instance,
+            consumer=consumer,
+            catalog=catalog,
+            pool=pool,
+            store=store,
+            media=MediaStage(loader, records, holdings, limits),
+            records=records,
+            holdings=holdings,
+            admission=admission,
+            leasing=leasing,
+            executor=executor,
+        )
+        house = House(
+            settings=settings,
+            instance=instance,
+            consumer=consumer,
+            log=log,
+            metrics=Metrics(),
+            admission=admission,
+            executor=executor,
+            pool=pool,
+            catalog=catalog,
+            store=store,
+            staging=staging,
+            leasing=leasing,
+            holdings=holdings,
+            pipeline=pipeline,
+        )
+        keeper = asyncio.create_task(_keep(house))
+        stack.push_async_callback(_stop, keeper)
+        yield house
+
+
+async def _open_arenas(
+    stack: AsyncExitStack, settings: Settings, instance: str, nbytes: int, staging_bytes: int
+) -> tuple[Arena, Arena]:
+    """Allocate the segments, in threads: a GiB takes about a second to fault in."""
+    options = {
+        "directory": settings.store.directory,
+        "mode": settings.store.mode,
+        "group": settings.store.group,
+    }
+    arenas = []
+    for purpose, size in (("store", nbytes), ("staging", staging_bytes)):
+        sizes = _segments(size, settings.store.segment_bytes)
+        try:
+            arena = await asyncio.to_thread(Arena, instance, sizes, purpose=purpose, **options)
+        except SegmentError as error:
+            raise SettingsError(str(error)) from error
+        stack.enter_context(arena)
+        arenas.append(arena)
+    return arenas[0], arenas[1]
+
+
+async def _keep(house: House) -> None:
+    """Expire leases and held media now and then, also while no request comes."""
+    while True:
+        await asyncio.sleep(HOUSEKEEPING_S)
+        house.leasing.table.sweep()
+        house.holdings.expire()
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

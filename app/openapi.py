@@ -1,0 +1,105 @@
+"""What the OpenAPI document says beyond FastAPI's own: problems, bodies, examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.errors import CODES, PROBLEM_TYPE
+from app.schemas import PreprocessRequest
+from app.wire import BINARY_TYPE, JSON_TYPE
+
+PROBLEM_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "code", "retryable", "request_id", "errors"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string", "enum": list(CODES)},
+        "param": {"type": ["string", "null"]},
+        "retryable": {"type": "boolean"},
+        "retry_after_ms": {"type": ["integer", "null"]},
+        "request_id": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "code": {"type": "string"},
+                    "param": {"type": ["string", "null"]},
+                    "detail": {"type": "string"},
+                },
+            },
+        },
+        "error": {"type": "object"},
+    },
+}
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def problems(*codes: str) -> Responses:
+    """Return the `responses` of a route that can fail with these codes."""
+    by_status: dict[int, list[str]] = {}
+    for code in (*codes, "internal"):
+        by_status.setdefault(CODES[code].status, []).append(code)
+    return {
+        status: {
+            "description": ", ".join(names),
+            "content": {PROBLEM_TYPE: {"schema": PROBLEM_SCHEMA}},
+        }
+        for status, names in sorted(by_status.items())
+    }
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with its definitions where OpenAPI looks for them: inside itself."""
+    definitions = schema.pop("$defs", {})
+
+    def resolve(node: Any, depth: int) -> Any:  # noqa: ANN401 - JSON
+        if isinstance(node, dict):
+            name = str(node.get("$ref", "")).rsplit("/", 1)[-1]
+            if name in definitions:
+                # A list of frames holds media again; deeper than that nothing is described.
+                return resolve(definitions[name], depth + 1) if depth < 4 else {}
+            return {k: resolve(v, depth) for k, v in node.items()}
+        return [resolve(v, depth) for v in node] if isinstance(node, list) else node
+
+    resolved: dict[str, Any] = resolve(schema, 0)
+    return resolved
+
+
+def preprocess_body() -> dict[str, Any]:
+    """Return the `openapi_extra` of POST /preprocess."""
+    schema = _inlined(PreprocessRequest.model_json_schema())
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON_TYPE: {"schema": schema},
+                "multipart/form-data": {
+                    "schema": {
+                        "type": "object",
+                        "required": ["request"],
+                        "properties": {"request": schema},
+                        "additionalProperties": {"type": "string", "format": "binary"},
+                    }
+                },
+            },
+        }
+    }
+
+
+def preprocess_answers() -> Responses:
+    """Return the `responses` of POST /preprocess."""
+    return {
+        200: {
+            "description": "Expanded ids, items, and features or where they are",
+            "content": {
+                JSON_TYPE: {"schema": {"type": "object"}},
+                BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}},
+            },
+        },
+        **problems(*(code for code in CODES if code not in ("lease_not_found", "lease_expired"))),
+    }

@@ -1,0 +1,40 @@
+"""GET /models: what is served, by whom, and where features lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import ORJSONResponse
+
+from app.catalog import describe_model
+from app.house import House
+from app.openapi import problems
+from app.routes.deps import HouseDep, Identity
+from app.versions import versions
+
+router = APIRouter(tags=["models"])
+
+
+def describe(house: House) -> dict[str, Any]:
+    """Return the body of GET /models."""
+    consumer = house.consumer
+    return {
+        "models": [describe_model(model) for model in house.catalog.models],
+        "versions": versions(),
+        "instance": house.instance,
+        "consumer": {
+            "shm": consumer.shm,
+            "gpus": list(consumer.gpus),
+            "pidns": consumer.pidns,
+        },
+        "segments": [{"name": n, "nbytes": b} for n, b in house.store.arena.segments],
+        "pools": [],
+    }
+
+
+@router.get("/models", responses=problems("unauthorized"))
+async def models(house: HouseDep, who: Identity) -> ORJSONResponse:
+    """Describe the served models, their fingerprints, and what a consumer must share."""
+    del who
+    return ORJSONResponse(describe(house))
