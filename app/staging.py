@@ -9,7 +9,7 @@ belongs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self, TypeVar
@@ -23,6 +23,8 @@ BIG_COPY_BYTES = 256 * 1024
 """From this size on a copy goes to a thread; below, the hop costs more than the copy."""
 FIRST_CAPACITY_BYTES = 256 * 1024
 """What a buffer of unknown size starts with."""
+PROMISED_BYTES = 8 << 20
+"""What a promised size reserves at once; beyond it, the bytes must come before the memory does."""
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -130,18 +132,18 @@ class StagingArea:
         """Return an empty buffer to stream a medium into.
 
         Args:
-            expected_bytes: Size where it is known; reserved at once.
+            expected_bytes: Size where it is promised; reserved at once if it is moderate.
             max_bytes: Limit while appending.
 
         Raises:
             MediaTooLargeError: If more is expected than the limit or the area allows.
             StoreFullError: If there is no room now.
         """
-        if expected_bytes is None:
-            expected_bytes = min(FIRST_CAPACITY_BYTES, max_bytes)
-        if expected_bytes > max_bytes:
+        if expected_bytes is not None and expected_bytes > max_bytes:
             raise too_large(max_bytes)
-        return StagingBuffer(self, self.reserve(expected_bytes), max_bytes)
+        first = FIRST_CAPACITY_BYTES if expected_bytes is None else PROMISED_BYTES
+        most = max_bytes if expected_bytes is None else expected_bytes
+        return StagingBuffer(self, self.reserve(min(first, most)), max_bytes)
 
     async def fill(self, capacity: int, write: Callable[[memoryview], int]) -> StagedMedia:
         """Stage what a function writes.
@@ -166,10 +168,11 @@ class StagingArea:
 
         try:
             nbytes, digest = await self.compute(block, work)
-            return self.seal(block, nbytes, digest)
+            self.seal(block, nbytes)
         except BaseException:
             block.drop()
             raise
+        return StagedMedia(block, 0, nbytes, digest)
 
     def reserve(self, nbytes: int) -> _Block:
         """Reserve memory, held once.
@@ -200,12 +203,11 @@ class StagingArea:
             block.region = region
         return region is not None
 
-    def seal(self, block: _Block, nbytes: int, digest: bytes) -> StagedMedia:
-        """Turn memory that is written into a medium, which takes over the hold."""
+    def seal(self, block: _Block, nbytes: int) -> None:
+        """Give back what was reserved beyond the bytes written, and end the writing."""
         if nbytes < block.region.nbytes:
             block.region = self._arena.shrink(block.region, nbytes)
         self._arena.commit(block.region)
-        return StagedMedia(block, 0, nbytes, digest)
 
     async def compute(self, block: _Block, work: Callable[[], T]) -> T:
         """Run a function that touches a block in a thread.
@@ -258,19 +260,43 @@ class StagingBuffer:
             await self._area.compute(block, lambda: _copy(block.view()[start:stop], data))
         self.nbytes = stop
 
-    def view(self) -> memoryview:
-        """Return what was appended so far; the view must not outlive the next call."""
-        return self._held().view()[: self.nbytes]
+    async def read(self, start: int, nbytes: int) -> bytes:
+        """Return a copy of a part of what was appended."""
+        block = self._held()
+        if nbytes < BIG_COPY_BYTES:
+            return bytes(block.view()[start : start + nbytes])
+        return await self._area.compute(block, lambda: bytes(block.view()[start : start + nbytes]))
 
     async def finish(self) -> StagedMedia:
-        """Return what was appended as a medium, hashed; the buffer is used up.
+        """Return what was appended as one medium, hashed; the buffer is used up.
 
-        Cancellation: The memory is let go.
+        Cancellation: The memory stays the buffer's.
         """
-        block, nbytes = self._held(), self.nbytes
-        digest = await self._area.compute(block, lambda: content_digest(block.view()[:nbytes]))
-        self._block = None
-        return self._area.seal(block, nbytes, digest)
+        [whole] = await self.split([(0, self.nbytes)])
+        return whole
+
+    async def split(self, parts: Sequence[tuple[int, int]]) -> list[StagedMedia]:
+        """Return parts of what was appended as media, hashed; the buffer is used up.
+
+        Args:
+            parts: (start, bytes) of each.
+
+        Cancellation: The memory stays the buffer's.
+        """
+        block = self._held()
+
+        def hash_all() -> list[bytes]:
+            view = block.view()
+            return [content_digest(view[start : start + nbytes]) for start, nbytes in parts]
+
+        digests = await self._area.compute(block, hash_all)
+        self._area.seal(block, self.nbytes)
+        media = []
+        for (start, nbytes), digest in zip(parts, digests, strict=True):
+            block.hold()
+            media.append(StagedMedia(block, start, nbytes, digest))
+        self.release()
+        return media
 
     def release(self) -> None:
         """Let go of the memory unless `finish` handed it on; idempotent."""
