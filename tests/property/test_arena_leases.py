@@ -20,7 +20,9 @@ from transport.segments import CONTROL_BYTES, PAGE_BYTES
 
 SEGMENTS = (9 * PAGE_BYTES, 5 * PAGE_BYTES)
 GRACE_S = 10
-SIZES = st.integers(0, 9 * PAGE_BYTES)
+SIZES = st.one_of(
+    st.integers(0, 2 * PAGE_BYTES), st.sampled_from([PAGE_BYTES - 64, PAGE_BYTES, 5 * PAGE_BYTES])
+)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -56,6 +58,19 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=writing, sizes=st.lists(SIZES, min_size=1, max_size=4), keyed=st.booleans())
     def reserve(self, sizes, keyed):
+        return self._reserve(sizes, keyed)
+
+    @rule(target=leased, size=SIZES, readers=st.integers(1, 2), ttl=st.integers(1, 30))
+    def whole_request(self, size, readers, ttl):
+        return self._commit_and_lease(self._reserve([size], keyed=True), readers, ttl)
+
+    @rule(sizes=st.lists(SIZES, min_size=1, max_size=3))
+    def request_nobody_waits_for(self, sizes):
+        """Its features stay for look-ups: what eviction lives on."""
+        lease_id = self._commit_and_lease(self._reserve(sizes, keyed=True), 1, 1)
+        self.release(lease_id, None)
+
+    def _reserve(self, sizes, keyed):
         before = self.arena.statistics()
         wanted = [(f"k{self.next_key + i}" if keyed else None, n) for i, n in enumerate(sizes)]
         self.next_key += len(sizes)
@@ -75,6 +90,9 @@ class StoreMachine(RuleBasedStateMachine):
         target=leased, regions=consumes(writing), readers=st.integers(1, 3), ttl=st.integers(1, 30)
     )
     def commit_and_lease(self, regions, readers, ttl):
+        return self._commit_and_lease(regions, readers, ttl)
+
+    def _commit_and_lease(self, regions, readers, ttl):
         if not regions:
             return None
         for region in regions:
@@ -156,23 +174,26 @@ class StoreMachine(RuleBasedStateMachine):
             return
         raise AssertionError("a made-up id was taken")
 
-    @rule(number=st.integers(0, 1 << 20))
-    def stale_reader(self, number):
-        """Whoever kept a location from any time sees the right bytes or that they are gone."""
-        if not self.regions:
-            return
-        region = list(self.regions.values())[number % len(self.regions)]
-        word = self.readers.generation(region.segment, region.offset)
-        data = bytes(self.readers.view(region.segment, region.offset, region.nbytes))
-        if word == region.generation:
-            assert data == bytes([self.patterns[region.generation]]) * region.nbytes
-        try:
-            self.arena.pin(region)
-        except FeatureLost:
-            assert word != region.generation
-        else:
-            self.arena.unpin(region)
-            assert word == region.generation
+    @invariant()
+    def stale_readers_see_the_right_bytes_or_none(self):
+        """Whoever kept a location from any time is never shown other bytes under it."""
+        for region in list(self.regions.values())[-16:]:
+            word = self.readers.generation(region.segment, region.offset)
+            assert (word == region.generation) == self.arena.is_ready(region)
+            if word == region.generation:
+                data = bytes(self.readers.view(region.segment, region.offset, region.nbytes))
+                assert data == bytes([self.patterns[region.generation]]) * region.nbytes
+
+    @rule(number=st.integers(0, 15))
+    def look_up_again(self, number):
+        """A cached answer takes and returns its pin."""
+        for region in list(self.regions.values())[-1 - number : -number or None]:
+            try:
+                self.arena.pin(region)
+            except FeatureLost:
+                assert not self.arena.stands(region)
+            else:
+                self.arena.unpin(region)
 
     @invariant()
     def promises_are_kept(self):
