@@ -1,0 +1,123 @@
+"""One engine for every model family: plan, process and render, in a worker process.
+
+A plan needs headers only. Processing takes one item alone through the transformers protocol and
+writes its features where it is told. Each modality has a stage; a family file is asked only for
+what the protocol cannot say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import torch
+
+from processors import hf
+from processors.chat import ChatRenderer
+from processors.errors import ModelLoadError, UnsupportedMediaTypeError
+from processors.families import family_of
+from processors.image_stage import ImageStage
+from processors.info import build_info
+from processors.media_tokens import find_media_tokens, find_special_tokens
+from processors.stage import Stage, StageContext
+from processors.types import (
+    ChatInput,
+    DecodeLimits,
+    ItemInput,
+    ItemPlan,
+    Modality,
+    ModelInfo,
+    ModelSpec,
+    ProcessReport,
+    RenderedPrompt,
+)
+
+_STAGES: Mapping[Modality, type[Stage]] = {Modality.IMAGE: ImageStage}
+
+
+class Engine:
+    """A loaded model that plans and processes items; threads may share it.
+
+    Raises:
+        ModelLoadError: If the model cannot be served, with the reason.
+    """
+
+    def __init__(self, spec: ModelSpec, limits: DecodeLimits) -> None:
+        started = time.perf_counter()
+        torch.set_num_threads(1)
+        self._model = hf.load(spec)
+        family = family_of(self._model.model_type)
+        special_tokens = find_special_tokens(self._model, family)
+        media_tokens = find_media_tokens(self._model, family, special_tokens)
+        context = StageContext(self._model, family, spec, limits, media_tokens)
+        self._stages = _make_stages(context)
+        self.info: ModelInfo = build_info(
+            context, self._stages, special_tokens, (), time.perf_counter() - started
+        )
+        self._renderer = ChatRenderer(self._model, self.info)
+
+    def plan(self, item: ItemInput) -> ItemPlan:
+        """Plan an item from its header, with its keyword arguments checked and bounded first.
+
+        Raises:
+            UnsupportedMediaTypeError: If the model does not take the modality.
+            MmprepError: Any other refusal of the medium, its options or its size.
+        """
+        return self._stage(item).plan(item)
+
+    def process(
+        self, item: ItemInput, plan: ItemPlan, outputs: Mapping[str, torch.Tensor]
+    ) -> ProcessReport:
+        """Decode and process an item alone and write its tensors.
+
+        Args:
+            item: The item, as it was planned.
+            plan: Its plan.
+            outputs: Preallocated CPU tensors by name, of the planned shapes and dtypes; floating
+                features may be of another floating dtype and are rounded from the exact values.
+
+        Raises:
+            PlanMismatchError: If the result has other shapes than planned.
+            FramesMissing: If fewer frames decode than were planned; it holds the new plan.
+            MmprepError: If the medium does not decode.
+        """
+        return self._stage(item).process(item, plan, outputs)
+
+    def render(self, chat: ChatInput) -> RenderedPrompt:
+        """Render chat messages with the model's template, sandboxed.
+
+        Raises:
+            InvalidRequestError: If the model has no template, or it refuses the messages.
+        """
+        return self._renderer.render(chat)
+
+    def encode(self, prompt: RenderedPrompt) -> list[int]:
+        """Tokenize a prompt of a model with a slow tokenizer, specials of trusted pieces included.
+
+        Raises:
+            InvalidRequestError: If the model has no tokenizer.
+        """
+        return self._renderer.encode(prompt)
+
+    def warm_up(self) -> None:
+        """Plan and process one small item of each modality, so that the first request is fast."""
+        for stage in self._stages.values():
+            stage.warm_up()
+
+    def _stage(self, item: ItemInput) -> Stage:
+        stage = self._stages.get(item.modality)
+        if stage is None:
+            raise UnsupportedMediaTypeError(
+                f"Model '{self.info.name}' takes no {item.modality.value}."
+            )
+        return stage
+
+
+def _make_stages(context: StageContext) -> dict[Modality, Stage]:
+    stages = {}
+    for modality in context.model.sub_processors:
+        if modality in _STAGES:
+            stages[modality] = _STAGES[modality](context)
+    if not stages:
+        raise ModelLoadError(f"Model '{context.spec.name}' has no processor for any media.")
+    return stages

@@ -1,0 +1,42 @@
+"""What a family file may say about a model family, beyond what its processor's protocol says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from processors.types import FieldLayout, Modality
+
+Features: TypeAlias = dict[str, Any]
+"""What a sub-processor returned, by name: tensors and lists."""
+
+Finish: TypeAlias = Callable[[Any, Modality, Features], Features]
+"""Does to one item's features what the processor's own call does after its sub-processors."""
+
+
+@dataclass(frozen=True)
+class FamilySpec:
+    """A family's peculiarities; the defaults are those of a family that needs no file."""
+
+    model_types: tuple[str, ...] = ()
+    """transformers' `model_type`s that it stands for."""
+    counters: frozenset[str] = frozenset()
+    """Outputs of the sub-processors that only the processor itself uses."""
+    layouts: Mapping[str, FieldLayout] = field(default_factory=dict)
+    """How tensors join, where the load-time probe cannot see it."""
+    row_tokens: Mapping[Modality, str] = field(default_factory=dict)
+    """The token that stands for an encoder row, where it is not the config's."""
+    framing: tuple[str, ...] = ()
+    """Media-framing tokens whose names do not look like it."""
+    finish: Finish | None = None
+    cross_attention: bool = False
+    """Whether the encoder's rows take no positions in the prompt."""
+    stateful_prompt: bool = False
+    """Whether an item's replacement depends on its index."""
+    positions: str | None = None
+    """Name of the position scheme in `processors.positions`."""
+
+
+COUNTERS = frozenset({"rows", "cols", "num_tiles", "num_patches"})
+"""Outputs that processors count tokens with and then drop in calls of their own."""

@@ -1,0 +1,147 @@
+"""Tensors of one item as specs: role, layout and values; and how several items' tensors join."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from processors.errors import PlanMismatchError
+from processors.types import FieldLayout, PadSpec, TensorSpec
+
+MAX_VALUES_NBYTES = 64 << 10
+"""Tensors whose values the plan knows carry them up to this size."""
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Joins:
+    """How the tensors of several items join, by name, as a joint call was seen to do it."""
+
+    layouts: Mapping[str, FieldLayout] = field(default_factory=dict)
+    pads: Mapping[str, PadSpec] = field(default_factory=dict)
+
+    def layout(self, name: str) -> FieldLayout:
+        """Return a tensor's layout; items not seen by the probe concatenate."""
+        return self.layouts.get(name, FieldLayout("flat"))
+
+    def override(self, layouts: Mapping[str, FieldLayout]) -> Joins:
+        """Return these joins with some layouts said otherwise."""
+        return Joins({**self.layouts, **layouts}, self.pads)
+
+
+def find_joins(one: Tensors, other: Tensors, joint: Tensors | None) -> Joins:
+    """Compare two items' tensors alone and in a joint call of both.
+
+    Args:
+        one: The first item's tensors, meta or real.
+        other: The second item's, of another size.
+        joint: Those of a call with both; None where the processor refuses such a call.
+    """
+    layouts, pads = {}, {}
+    for name in {**one, **other}:
+        pair = [tensors[name].shape for tensors in (one, other) if name in tensors]
+        together = joint[name].shape if joint is not None and name in joint else None
+        layouts[name] = _join_of(pair, together)
+        if together is not None and (padded := _padded_dims(pair, together, layouts[name].dim)):
+            pads[name] = PadSpec(padded, 0.0)
+    return Joins(layouts, pads)
+
+
+def float_names(*items: Tensors) -> tuple[str, ...]:
+    """Return the names of floating tensors among items, in order; the features."""
+    names = [name for item in items for name, t in item.items() if t.is_floating_point()]
+    return tuple(dict.fromkeys(names))
+
+
+def _join_of(pair: list[torch.Size], together: torch.Size | None) -> FieldLayout:
+    if all(shape[:1] == (1,) for shape in pair) and (together is None or together[0] == len(pair)):
+        return FieldLayout("batched")
+    if together is not None:
+        for dim in range(len(together)):
+            if together[dim] == sum(shape[dim] for shape in pair):
+                return FieldLayout("flat", dim)
+    return FieldLayout("flat")
+
+
+def _padded_dims(pair: list[torch.Size], together: torch.Size, joined: int) -> tuple[int, ...]:
+    return tuple(
+        dim
+        for dim in range(len(together))
+        if dim != joined and any(shape[dim] != together[dim] for shape in pair)
+    )
+
+
+def describe_tensors(
+    tensors: Tensors, joins: Joins, *, pixels: bool, on_meta: bool
+) -> tuple[TensorSpec, ...]:
+    """Describe one planned item's tensors.
+
+    Args:
+        tensors: What the planning run gave.
+        joins: How such tensors join.
+        pixels: Whether features are pixels, which are normalised or not.
+        on_meta: Whether the run was on meta tensors: then whatever is not meta is known. A run on
+            zeros knows only its integers.
+    """
+    return tuple(
+        _describe(name, tensor, joins, pixels=pixels, on_meta=on_meta)
+        for name, tensor in tensors.items()
+    )
+
+
+def _describe(
+    name: str, tensor: torch.Tensor, joins: Joins, *, pixels: bool, on_meta: bool
+) -> TensorSpec:
+    is_floating = tensor.is_floating_point()
+    is_known = not tensor.is_meta and (on_meta or not is_floating)
+    has_values = is_known and tensor.nbytes <= MAX_VALUES_NBYTES
+    role: Literal["feature", "metadata"] = "feature" if is_floating and not is_known else "metadata"
+    return TensorSpec(
+        name=name,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
+        role=role,
+        layout=joins.layout(name),
+        keep_on_cpu=has_values,
+        values=tensor.tolist() if has_values else None,
+        normalized=True if pixels and role == "feature" else None,
+        pad=joins.pads.get(name),
+    )
+
+
+def write_tensors(
+    tensors: Tensors, specs: tuple[TensorSpec, ...], outputs: Mapping[str, torch.Tensor]
+) -> None:
+    """Write executed tensors into their places, after checking them against the plan.
+
+    Args:
+        tensors: What the processor gave for the real item.
+        specs: What was planned.
+        outputs: One preallocated tensor per spec, of its shape; a feature's may have another
+            floating dtype and is then rounded from the exact values.
+
+    Raises:
+        PlanMismatchError: If a name, shape, dtype or known value differs from the plan.
+    """
+    planned = {spec.name: spec for spec in specs}
+    if tensors.keys() != planned.keys() or not planned.keys() <= outputs.keys():
+        raise PlanMismatchError("The processor returned other tensors than planned.")
+    for name, spec in planned.items():
+        _check_executed(tensors[name], spec, outputs[name])
+    for name in planned:
+        outputs[name].copy_(tensors[name])
+
+
+def _check_executed(tensor: torch.Tensor, spec: TensorSpec, output: torch.Tensor) -> None:
+    if tuple(tensor.shape) != spec.shape or tuple(output.shape) != spec.shape:
+        raise PlanMismatchError(
+            f"'{spec.name}' has shape {tuple(tensor.shape)} where {spec.shape} was planned."
+        )
+    if str(tensor.dtype) != f"torch.{spec.dtype}":
+        raise PlanMismatchError(f"'{spec.name}' has another dtype than planned.")
+    if spec.values is not None and tensor.tolist() != spec.values:
+        raise PlanMismatchError(f"'{spec.name}' has other values than planned.")

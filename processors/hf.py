@@ -1,0 +1,260 @@
+"""The one place that talks to transformers: loading, and calls through its processor protocol.
+
+Everything else sees a `LoadedModel` and plain tensors. Hugging Face objects carry no types, hence
+the alias `HfObject`.
+
+Source: `ProcessorMixin` (transformers 5.24): `_merge_kwargs`, `prepare_inputs_layout`,
+`_process_images` / `_process_videos` / `_process_audio`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import jinja2
+import torch
+import torchvision
+import transformers
+from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, BatchFeature
+from transformers.utils import logging as hf_logging
+
+from processors.errors import ModelLoadError
+from processors.types import Modality, ModelSpec
+
+HfObject: TypeAlias = Any
+"""An object of transformers; it ships no types."""
+
+HF_ERRORS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    RuntimeError,  # torch's own, NotImplementedError included
+    ArithmeticError,
+    ImportError,
+)
+"""What transformers and torch raise for values they cannot take; they have no common base."""
+
+GROUP_OF: Mapping[Modality, str] = {
+    Modality.IMAGE: "images_kwargs",
+    Modality.VIDEO: "videos_kwargs",
+    Modality.AUDIO: "audio_kwargs",
+}
+"""transformers' name of each modality's group of keyword arguments."""
+
+TEMPLATE_ERRORS = (*HF_ERRORS, jinja2.TemplateError, RecursionError)
+"""What rendering a chat template may raise for messages that it does not take."""
+
+RESERVED_CHAT_ARGUMENTS = frozenset({
+    "conversation", "chat_template", "tools", "add_generation_prompt", "tokenize", "return_dict",
+    "return_tensors", "return_assistant_tokens_mask", "load_audio_from_video", "processor_kwargs",
+    "sanitize_control_tokens", "messages", "padding", "truncation", "max_length",
+    "tokenizer_kwargs",
+})  # fmt: skip
+"""Names of template variables that `apply_chat_template` would take for its own arguments."""
+
+_LOAD_ERRORS = (*HF_ERRORS, OSError, SyntaxError)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries here that change numbers."""
+    return {
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model directory's processor, tokenizer and config."""
+
+    processor: HfObject
+    """What executes items; its image processor is of the spec's backend."""
+    planner: HfObject
+    """What plans items: the same, always of the torchvision backend (it takes meta tensors)."""
+    tokenizer: HfObject | None
+    config: HfObject
+    is_bare_tokenizer: bool = False
+    """Whether the directory holds a tokenizer in place of a processor."""
+
+    @property
+    def model_type(self) -> str:
+        """The `model_type` of the config."""
+        return str(getattr(self.config, "model_type", "") or "unknown")
+
+    @property
+    def architecture(self) -> str:
+        """The first of the config's architectures."""
+        named = getattr(self.config, "architectures", None) or [type(self.processor).__name__]
+        return str(named[0])
+
+    @cached_property
+    def sub_processors(self) -> dict[Modality, HfObject]:
+        """The processor's parts by the modality they take."""
+        parts = {
+            Modality.IMAGE: getattr(self.processor, "image_processor", None),
+            Modality.VIDEO: getattr(self.processor, "video_processor", None),
+            Modality.AUDIO: getattr(self.processor, "_audio_processor", None),
+        }
+        return {modality: part for modality, part in parts.items() if part is not None}
+
+    def token_id(self, token: str | None) -> int | None:
+        """Return the vocabulary id of a string that is one token, else None."""
+        if token is None or self.tokenizer is None:
+            return None
+        found = self.tokenizer.get_vocab().get(token)
+        return None if found is None else int(found)
+
+
+def load(spec: ModelSpec) -> LoadedModel:
+    """Load a model directory, offline, without its code unless the spec trusts it.
+
+    Raises:
+        ModelLoadError: If anything needed is missing or broken.
+    """
+    trust = {"trust_remote_code": spec.trust_remote_code}
+    try:
+        with _quiet():
+            processor = AutoProcessor.from_pretrained(spec.path, **trust)
+            config = AutoConfig.from_pretrained(spec.path, **trust)
+            planner = processor
+            if spec.image_backend == "pil" and hasattr(processor, "image_processor"):
+                processor = copy.copy(planner)
+                processor.image_processor = AutoImageProcessor.from_pretrained(
+                    spec.path, backend="pil", **trust
+                )
+    except _LOAD_ERRORS as exc:
+        reason = f"{type(exc).__name__}: {exc}".splitlines()[0]
+        raise ModelLoadError(f"Model '{spec.name}' cannot be loaded: {reason}") from exc
+    is_bare = isinstance(processor, transformers.PreTrainedTokenizerBase)
+    tokenizer = processor if is_bare else getattr(processor, "tokenizer", None)
+    return LoadedModel(processor, planner, tokenizer, config, is_bare)
+
+
+def typed_kwargs(processor: HfObject, part: HfObject, modality: Modality) -> frozenset[str]:
+    """Return the names of the keyword arguments that a processor types for a modality."""
+    group = GROUP_OF[modality]
+    typed = processor.valid_processor_kwargs.__annotations__[group].__annotations__
+    own = getattr(getattr(part, "valid_kwargs", None), "__annotations__", {})
+    return frozenset(typed) | frozenset(own)
+
+
+def default_values(part: HfObject) -> dict[str, Any]:
+    """Return a sub-processor's effective values, plain, without names of classes and places."""
+    values = part.to_dict()
+    for name in (
+        "processor_class",
+        "_processor_class",
+        "auto_map",
+        "name_or_path",
+        "_name_or_path",
+    ):
+        values.pop(name, None)
+    return dict(values)
+
+
+def merge_kwargs(
+    processor: HfObject, modality: Modality, kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Merge a modality's keyword arguments over the processor's own, as its call would.
+
+    Raises one of `HF_ERRORS` where transformers refuses a value.
+    """
+    group = GROUP_OF[modality]
+    tokenizer = getattr(processor, "tokenizer", None)
+    merged = processor._merge_kwargs(
+        tokenizer_init_kwargs=tokenizer.init_kwargs if tokenizer is not None else {},
+        return_tensors="pt",
+        **{group: dict(kwargs)},
+    )
+    return dict(merged[group])
+
+
+def lay_out_images(processor: HfObject, images: Sequence[HfObject]) -> HfObject:
+    """Nest images as the processor's call does before it processes them."""
+    return processor.prepare_inputs_layout(images=list(images))[0]
+
+
+def process_images(
+    processor: HfObject, images: Sequence[HfObject], merged: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Process images through the protocol; return (features, replacement texts).
+
+    Args:
+        processor: The transformers processor.
+        images: uint8 tensors (3, H, W), any strides, real or meta; or what a PIL backend takes.
+        merged: Keyword arguments from `merge_kwargs`.
+
+    Raises one of `HF_ERRORS` where transformers cannot.
+    """
+    features, replacements = processor._process_images(lay_out_images(processor, images), **merged)
+    return dict(features), list(replacements)
+
+
+def to_tensors(processor: HfObject, features: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Turn what a sub-processor left as lists into tensors, as the processor's call does."""
+    skip = [*processor.skip_tensor_conversion, "video_metadata"]
+    batch = BatchFeature(dict(features), tensor_type="pt", skip_tensor_conversion=skip)
+    return {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' loading chatter; its warnings of odd configs are not the operator's."""
+    verbosity = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hf_logging.set_verbosity(verbosity)
+
+
+def render_chat(
+    model: LoadedModel,
+    messages: list[dict[str, Any]],
+    *,
+    tools: list[Any] | None,
+    template: str | None,
+    add_generation_prompt: bool,
+    variables: Mapping[str, Any],
+) -> str:
+    """Render messages with the processor's own template, or a given one, in jinja's sandbox.
+
+    Raises one of `TEMPLATE_ERRORS` where the template refuses them.
+    """
+    text = model.processor.apply_chat_template(
+        messages,
+        chat_template=template,
+        tools=tools,
+        add_generation_prompt=add_generation_prompt,
+        tokenize=False,
+        **variables,
+    )
+    return str(text)
+
+
+def encode_pieces(
+    tokenizer: HfObject, pieces: Sequence[tuple[str, bool]], add_special_tokens: bool
+) -> list[int]:
+    """Tokenize pieces of a prompt; in untrusted ones no special token is recognised."""
+    ids: list[int] = []
+    for index, (text, is_trusted) in enumerate(pieces):
+        ids += tokenizer(
+            text,
+            add_special_tokens=add_special_tokens and index == 0,
+            split_special_tokens=not is_trusted,
+        )["input_ids"]
+    return ids

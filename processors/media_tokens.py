@@ -1,0 +1,103 @@
+"""Which tokens of a vocabulary mean media: placeholders, rows, framing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from processors.family import FamilySpec
+from processors.hf import HfObject, LoadedModel
+from processors.stage import MediaTokens
+from processors.types import Modality, PlaceholderSpec
+
+_LOOKS_LIKE_MEDIA = re.compile(
+    r"image|img|vision|video|audio|media|patch|tile|slice|row_\d+_col|frame|speech|sound",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(r"(.+)_token")
+_CONFIGURED = re.compile(r"(.+?)_token(_id|_index)")
+_TEXT_TOKENS = frozenset({
+    "bos", "eos", "pad", "unk", "cls", "sep", "mask", "decoder_start", "end_of_utterance",
+    "end_of_turn", "tts_text_start", "tts_text_end", "tts_text_pad", "forced_bos", "forced_eos",
+})  # fmt: skip
+_TOKEN_ATTRIBUTE = {
+    Modality.IMAGE: "image_token",
+    Modality.VIDEO: "video_token",
+    Modality.AUDIO: "audio_token",
+}
+
+
+def find_placeholders(model: LoadedModel) -> dict[Modality, PlaceholderSpec]:
+    """Return the placeholder of each modality that the processor has one for."""
+    found = {}
+    for modality in model.sub_processors:
+        token = getattr(model.processor, _TOKEN_ATTRIBUTE[modality], None)
+        if isinstance(token, str) and token:
+            found[modality] = PlaceholderSpec(token, model.token_id(token))
+    return found
+
+
+def find_special_tokens(model: LoadedModel, family: FamilySpec) -> dict[str, int]:
+    """Return every media token of a model by name: the config's, the processor's, lookalikes.
+
+    Tokens that only the vocabulary knows are named by their own text.
+    """
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        return {}
+    ids: dict[str, int] = {}
+    for name, token_id in _configured_ids(model.config):
+        if tokenizer.convert_ids_to_tokens(token_id) is not None:
+            ids.setdefault(name, token_id)
+    for name, token in _named_tokens(tokenizer, model.processor):
+        if (found := model.token_id(token)) is not None:
+            ids.setdefault(name, found)
+    known = set(ids.values())
+    for token_id, added in tokenizer.added_tokens_decoder.items():
+        text = added.content
+        if token_id not in known and (_LOOKS_LIKE_MEDIA.search(text) or text in family.framing):
+            ids[text] = int(token_id)
+    return ids
+
+
+def find_media_tokens(
+    model: LoadedModel, family: FamilySpec, special_tokens: Mapping[str, int]
+) -> MediaTokens:
+    """Return what may repeat in a replacement text, and the candidates for encoder rows."""
+    if model.tokenizer is None:
+        return MediaTokens((), dict.fromkeys(Modality, ()))
+    texts = {
+        name: str(model.tokenizer.convert_ids_to_tokens(token_id))
+        for name, token_id in special_tokens.items()
+    }
+    rows = {}
+    for modality in model.sub_processors:
+        kinds = [modality.value, "vision", *(m.value for m in Modality)]
+        configured = [texts.get(f"{kind}_token") for kind in kinds]
+        own = getattr(model.processor, _TOKEN_ATTRIBUTE[modality], None)
+        candidates = [family.row_tokens.get(modality), configured[0], own, *configured[1:]]
+        rows[modality] = tuple(dict.fromkeys(c for c in candidates if isinstance(c, str)))
+    return MediaTokens(tuple(dict.fromkeys(texts.values())), rows)
+
+
+def _named_tokens(*owners: HfObject) -> Iterator[tuple[str, str]]:
+    for owner in owners:
+        names = {**vars(owner), **(getattr(owner, "special_tokens_map", None) or {})}
+        for name, value in names.items():
+            token = value if isinstance(value, str) else getattr(value, "content", None)
+            match = _NAMED.fullmatch(name)
+            if match and isinstance(token, str) and token and match[1] not in _TEXT_TOKENS:
+                yield name, token
+
+
+def _configured_ids(config: HfObject) -> Iterator[tuple[str, int]]:
+    """Yield (name, id) of a config and its parts, the outermost first."""
+    parts = [config]
+    while parts:
+        part = parts.pop(0)
+        for name, value in vars(part).items():
+            match = _CONFIGURED.fullmatch(name)
+            if match and type(value) is int and value >= 0 and match[1] not in _TEXT_TOKENS:
+                yield f"{match[1]}_token", value
+            elif hasattr(value, "model_type") and name != "text_config":
+                parts.append(value)
