@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.responses import ORJSONResponse
 
 from app.catalog import describe_model
 from app.house import House
 from app.openapi import problems
+from app.respond import JsonResponse
 from app.routes.deps import HouseDep, Identity
 from app.versions import versions
 
@@ -34,7 +34,7 @@ def describe(house: House) -> dict[str, Any]:
 
 
 @router.get("/models", responses=problems("unauthorized"))
-async def models(house: HouseDep, who: Identity) -> ORJSONResponse:
+async def models(house: HouseDep, who: Identity) -> JsonResponse:
     """Describe the served models, their fingerprints, and what a consumer must share."""
     del who
-    return ORJSONResponse(describe(house))
+    return JsonResponse(describe(house))

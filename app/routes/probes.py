@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import ORJSONResponse
 
 from app.house import House
+from app.respond import JsonResponse
 
 router = APIRouter(tags=["probes"])
 
@@ -26,7 +26,7 @@ async def readyz(request: Request) -> Response:
     """Answer 200 while workers are warm and the service does not drain."""
     house = _house(request)
     ready, status = house.readiness()
-    return ORJSONResponse({"status": status}, 200 if ready else 503)
+    return JsonResponse({"status": status}, 200 if ready else 503)
 
 
 @router.get("/health", responses={503: {"description": "Not ready, with the reason"}})
@@ -34,7 +34,7 @@ async def health(request: Request) -> Response:
     """Answer readiness with the facts behind it: workers, queue, store."""
     house = _house(request)
     ready, status = house.readiness()
-    return ORJSONResponse({"status": status, **house.facts()}, 200 if ready else 503)
+    return JsonResponse({"status": status, **house.facts()}, 200 if ready else 503)
 
 
 @router.get("/metrics")

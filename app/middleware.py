@@ -1,0 +1,84 @@
+"""Request ids, trace context, the line at a request's end, and its metrics; pure ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.tracing import continue_trace
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+PROBES = frozenset({"/livez", "/readyz", "/health", "/metrics"})
+"""Asked every few seconds; their requests are counted and not logged."""
+
+
+class RequestMiddleware:
+    """Gives every request an id and tells of it once, when it ends."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        state: MutableMapping[str, Any] = scope.setdefault("state", {})
+        state["request_id"] = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        trace = continue_trace(headers.get("traceparent"))
+        loop = asyncio.get_running_loop()
+        start, status = loop.time(), 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                out = [h for h in message.get("headers", ()) if h[0] != b"x-request-id"]
+                out.append((b"x-request-id", state["request_id"].encode()))
+                if trace is not None:
+                    out.append((b"traceparent", trace.encode()))
+                message = {**message, "headers": out}
+            await send(message)
+
+        metrics = scope["app"].state.house.metrics
+        metrics.inflight.inc()
+        try:
+            await self._app(scope, receive, send_named)
+        finally:
+            metrics.inflight.dec()
+            self._tell(scope, state, status, loop.time() - start, trace)
+
+    def _tell(
+        self,
+        scope: Scope,
+        state: MutableMapping[str, Any],
+        status: int,
+        seconds: float,
+        trace: str | None,
+    ) -> None:
+        house = scope["app"].state.house
+        route = getattr(scope.get("route"), "path", "other")
+        code = state.get("code", "ok" if 200 <= status < 400 else "other" if status else "gone")
+        house.metrics.requests.labels(route, code).inc()
+        house.metrics.request_duration.labels(route).observe(seconds)
+        if route in PROBES:
+            return
+        structlog.get_logger("mmprep").info(
+            "request",
+            request_id=state["request_id"],
+            route=route,
+            status=status,
+            code=code,
+            seconds=round(seconds, 4),
+            trace=trace,
+            timings_ms=state.get("timings_ms"),
+        )

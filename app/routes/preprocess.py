@@ -1,0 +1,160 @@
+"""POST /preprocess: read the body, run the pipeline, stream the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from starlette.types import Receive, Scope, Send
+
+from app.answer import Answer, binary_parts, json_parts, respond
+from app.body import BodyLimits, find_body_kind, read_body
+from app.house import House
+from app.jobs import DeadlineExceededError
+from app.media import Uploads
+from app.multipart import read_multipart
+from app.openapi import preprocess_answers, preprocess_body
+from app.pipeline import Call
+from app.routes.deps import HouseDep, Identity
+from app.schemas import PreprocessRequest
+from app.wire import BINARY_TYPE, accepts, parse
+
+router = APIRouter(tags=["preprocess"])
+T = TypeVar("T")
+SMALL_BODY_BYTES = 16 * 1024
+"""Bodies up to this size are parsed on the loop: that takes less than a hop to a thread."""
+
+
+class ClientGone(Exception):  # noqa: N818 - an event, not a fault
+    """Raised inside when the client has closed its connection; nobody reads the answer."""
+
+
+class PreprocessResponse(Response):
+    """Does one request's work when it is called, so that admission lasts until the last byte."""
+
+    def __init__(self, house: House, request: Request, key_id: str) -> None:
+        super().__init__()
+        self._house = house
+        self._request = request
+        self._key_id = key_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request; errors before the first byte go to the problem handler."""
+        house = self._house
+        received = asyncio.get_running_loop().time()
+        media_type = accepts(self._request.headers.get("accept"))
+        with house.admission.enter():
+            body, uploads = await self._read()
+            try:
+                call = await self._open(body, received)
+                try:
+                    async with asyncio.timeout_at(call.deadline):
+                        response = await _unless_gone(
+                            self._work(call, uploads, media_type), receive
+                        )
+                except TimeoutError as error:
+                    raise DeadlineExceededError(
+                        "The deadline passed before the answer was ready; raise deadline_ms or "
+                        "send less."
+                    ) from error
+            except ClientGone:
+                house.log.info("client_gone", request_id=self._request.state.request_id)
+                return
+            finally:
+                uploads.release()
+            await response(scope, receive, send)
+
+    async def _read(self) -> tuple[bytes, Uploads]:
+        settings, request = self._house.settings, self._request
+        limits = BodyLimits(settings.limits.body_bytes, settings.server.body_timeout_s)
+        if find_body_kind(request.headers) == "json":
+            return await read_body(request.headers, request.stream(), limits), Uploads({})
+        body = await read_multipart(
+            request.headers,
+            request.stream(),
+            limits,
+            self._house.staging,
+            max_parts=settings.limits.items + 2,
+        )
+        return body.request, Uploads(body.parts)
+
+    async def _open(self, body: bytes, received: float) -> Call:
+        house = self._house
+        if len(body) <= SMALL_BODY_BYTES:
+            parsed = parse(PreprocessRequest, body)
+        else:
+            loop = asyncio.get_running_loop()
+            parsed = await loop.run_in_executor(house.executor, parse, PreprocessRequest, body)
+        state = self._request.state
+        if parsed.request_id is not None:
+            state.request_id = parsed.request_id
+        base_url = house.settings.transport.advertise_url or str(self._request.base_url)
+        return house.pipeline.open(
+            parsed,
+            state.request_id,
+            received,
+            key_id=self._key_id,
+            base_url=base_url.rstrip("/"),
+        )
+
+    async def _work(self, call: Call, uploads: Uploads, media_type: str) -> Response:
+        house = self._house
+        answer = await house.pipeline.run(call, uploads)
+        self._request.state.timings_ms = answer.timings_ms
+        house.metrics.observe_answer(answer)
+        try:
+            parts = await asyncio.get_running_loop().run_in_executor(
+                house.executor, self._parts, answer, media_type
+            )
+        except BaseException:
+            answer.close(complete=False)
+            raise
+        return respond(
+            answer,
+            parts,
+            media_type,
+            executor=house.executor,
+            stalled_s=house.settings.transport.stalled_reader_s,
+        )
+
+    def _parts(self, answer: Answer, media_type: str) -> list[Any]:
+        if media_type == BINARY_TYPE:
+            return list(binary_parts(answer, self._house.store))
+        return list(json_parts(answer, self._house.store, self._house.settings.limits.inline_bytes))
+
+
+async def _unless_gone(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """Return the work's result; cancel it when the client leaves.
+
+    Raises:
+        ClientGone: If the client closed the connection first.
+    """
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        watch.cancel()
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@router.post(
+    "/preprocess",
+    responses=preprocess_answers(),
+    openapi_extra=preprocess_body(),
+    response_class=Response,
+)
+async def preprocess(request: Request, house: HouseDep, key_id: Identity) -> Response:
+    """Expand a prompt and process its media: ids, offsets, features or where they are."""
+    return PreprocessResponse(house, request, key_id)
