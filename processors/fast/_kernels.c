@@ -1,0 +1,288 @@
+/* One pass from decoded uint8 pixels to a feature's final layout and element type.
+ *
+ * A table holds, for each channel and each of the 256 pixel values, the element to write: the bits
+ * of a float32, bfloat16 or float16, or a uint8. Kernels therefore come in element sizes 1, 2 and 4
+ * and know nothing of arithmetic. Every buffer is checked against the shapes before the interpreter
+ * lock is released; nothing outside of them is read or written.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#define CHANNELS 3
+#define LEVELS 256
+
+typedef struct {
+    const uint8_t *data;
+    Py_ssize_t shape[4];   /* outer, height, width, channels */
+    Py_ssize_t strides[4]; /* bytes */
+} Pixels;
+
+typedef struct {
+    Py_ssize_t grid_height, grid_width, patch, merge, times, slot, repeat;
+} Grid;
+
+/* A frame (H, W, 3) into rows of 3 * times * patch * patch elements; rows run over merge x merge
+ * blocks of patches. The frame takes `repeat` of the `times` slots of each channel, from `slot`. */
+#define DEFINE_PATCHIFY(NAME, TYPE)                                                                \
+    static void NAME(const Pixels *px, const Grid *g, const TYPE *table, TYPE *out) {              \
+        const Py_ssize_t area = g->patch * g->patch, plane = g->times * area;                      \
+        const Py_ssize_t row_bytes = px->strides[1], pixel_bytes = px->strides[2];                 \
+        const TYPE *t0 = table, *t1 = table + LEVELS, *t2 = table + 2 * LEVELS;                    \
+        for (Py_ssize_t a = 0; a < g->grid_height / g->merge; a++)                                 \
+            for (Py_ssize_t b = 0; b < g->grid_width / g->merge; b++)                              \
+                for (Py_ssize_t i = 0; i < g->merge; i++)                                          \
+                    for (Py_ssize_t j = 0; j < g->merge; j++) {                                    \
+                        const Py_ssize_t top = (a * g->merge + i) * g->patch;                      \
+                        const Py_ssize_t left = (b * g->merge + j) * g->patch;                     \
+                        TYPE *first = out + g->slot * area;                                        \
+                        for (Py_ssize_t y = 0; y < g->patch; y++) {                                \
+                            const uint8_t *s =                                                     \
+                                px->data + (top + y) * row_bytes + left * pixel_bytes;             \
+                            TYPE *d0 = first + y * g->patch, *d1 = d0 + plane, *d2 = d1 + plane;   \
+                            for (Py_ssize_t x = 0; x < g->patch; x++, s += pixel_bytes) {          \
+                                d0[x] = t0[s[0]];                                                  \
+                                d1[x] = t1[s[1]];                                                  \
+                                d2[x] = t2[s[2]];                                                  \
+                            }                                                                      \
+                        }                                                                          \
+                        for (Py_ssize_t r = 1; r < g->repeat; r++)                                 \
+                            for (int c = 0; c < CHANNELS; c++)                                     \
+                                memcpy(first + c * plane + r * area, first + c * plane,            \
+                                       (size_t)area * sizeof(TYPE));                               \
+                        out += CHANNELS * plane;                                                   \
+                    }                                                                              \
+    }
+
+DEFINE_PATCHIFY(patchify_1, uint8_t)
+DEFINE_PATCHIFY(patchify_2, uint16_t)
+DEFINE_PATCHIFY(patchify_4, uint32_t)
+
+/* Pixels (N, H, W, 3) with any strides into contiguous planes (N, 3, H, W). */
+#define DEFINE_PLANES(NAME, TYPE)                                                                  \
+    static void NAME(const Pixels *px, const TYPE *table, TYPE *out) {                             \
+        const Py_ssize_t height = px->shape[1], width = px->shape[2], area = height * width;       \
+        const Py_ssize_t step = px->strides[2], channel = px->strides[3];                          \
+        const TYPE *t0 = table, *t1 = table + LEVELS, *t2 = table + 2 * LEVELS;                    \
+        for (Py_ssize_t n = 0; n < px->shape[0]; n++, out += CHANNELS * area)                      \
+            for (Py_ssize_t y = 0; y < height; y++) {                                              \
+                const uint8_t *s = px->data + n * px->strides[0] + y * px->strides[1];             \
+                TYPE *d0 = out + y * width, *d1 = d0 + area, *d2 = d1 + area;                      \
+                if (channel == 1)                                                                  \
+                    for (Py_ssize_t x = 0; x < width; x++, s += step) {                            \
+                        d0[x] = t0[s[0]];                                                          \
+                        d1[x] = t1[s[1]];                                                          \
+                        d2[x] = t2[s[2]];                                                          \
+                    }                                                                              \
+                else {                                                                             \
+                    for (Py_ssize_t x = 0; x < width; x++)                                         \
+                        d0[x] = t0[s[x * step]];                                                   \
+                    for (Py_ssize_t x = 0; x < width; x++)                                         \
+                        d1[x] = t1[s[x * step + channel]];                                         \
+                    for (Py_ssize_t x = 0; x < width; x++)                                         \
+                        d2[x] = t2[s[x * step + 2 * channel]];                                     \
+                }                                                                                  \
+            }                                                                                      \
+    }
+
+DEFINE_PLANES(planes_1, uint8_t)
+DEFINE_PLANES(planes_2, uint16_t)
+DEFINE_PLANES(planes_4, uint32_t)
+
+/* Contiguous codes whose channel changes every `run` entries, entry by entry. */
+#define DEFINE_LOOKUP(NAME, TYPE)                                                                  \
+    static void NAME(const uint8_t *codes, Py_ssize_t count, Py_ssize_t run, const TYPE *table,    \
+                     TYPE *out) {                                                                  \
+        int c = 0;                                                                                 \
+        for (Py_ssize_t start = 0; start < count; start += run, c = (c + 1) % CHANNELS) {          \
+            const TYPE *t = table + c * LEVELS;                                                    \
+            for (Py_ssize_t i = start; i < start + run; i++)                                       \
+                out[i] = t[codes[i]];                                                              \
+        }                                                                                          \
+    }
+
+DEFINE_LOOKUP(lookup_1, uint8_t)
+DEFINE_LOOKUP(lookup_2, uint16_t)
+DEFINE_LOOKUP(lookup_4, uint32_t)
+
+/* The buffers of one call; released together. */
+typedef struct {
+    Py_buffer source, target, table;
+    int opened;
+} Buffers;
+
+static void close_buffers(Buffers *b) {
+    Py_buffer *all[] = {&b->source, &b->target, &b->table};
+    for (int i = 0; i < b->opened; i++)
+        PyBuffer_Release(all[i]);
+    b->opened = 0;
+}
+
+static int fail(Buffers *b, const char *message) {
+    close_buffers(b);
+    PyErr_SetString(PyExc_ValueError, message);
+    return -1;
+}
+
+/* Open the three buffers and check everything that does not depend on the layout. */
+static int open_buffers(Buffers *b, PyObject *source, int source_flags, PyObject *target,
+                        PyObject *table) {
+    b->opened = 0;
+    if (PyObject_GetBuffer(source, &b->source, source_flags) < 0)
+        return -1;
+    b->opened = 1;
+    if (PyObject_GetBuffer(target, &b->target, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
+        close_buffers(b);
+        return -1;
+    }
+    b->opened = 2;
+    if (PyObject_GetBuffer(table, &b->table, PyBUF_C_CONTIGUOUS) < 0) {
+        close_buffers(b);
+        return -1;
+    }
+    b->opened = 3;
+    if (b->source.itemsize != 1)
+        return fail(b, "pixels must be uint8");
+    if (b->target.itemsize != 1 && b->target.itemsize != 2 && b->target.itemsize != 4)
+        return fail(b, "the output's elements must have 1, 2 or 4 bytes");
+    if (b->table.itemsize != b->target.itemsize)
+        return fail(b, "the table's elements must be as large as the output's");
+    if (b->table.len != CHANNELS * LEVELS * b->table.itemsize)
+        return fail(b, "a table has 3 x 256 entries");
+    return 0;
+}
+
+static void describe_pixels(const Buffers *b, Pixels *px) {
+    const int ndim = b->source.ndim;
+    px->data = b->source.buf;
+    px->shape[0] = 1;
+    px->strides[0] = 0;
+    for (int i = 0; i < ndim; i++) {
+        px->shape[4 - ndim + i] = b->source.shape[i];
+        px->strides[4 - ndim + i] = b->source.strides[i];
+    }
+}
+
+static PyObject *finish(Buffers *b) {
+    close_buffers(b);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(patchify_doc,
+             "patchify(frame, out, table, patch, merge, times, slot, repeat)\n--\n\n"
+             "Write a uint8 frame (H, W, 3) into patch rows of the output.");
+
+static PyObject *patchify(PyObject *self, PyObject *args) {
+    PyObject *frame, *out, *table;
+    Grid g;
+    Pixels px;
+    Buffers b;
+    if (!PyArg_ParseTuple(args, "OOOnnnnn:patchify", &frame, &out, &table, &g.patch, &g.merge,
+                          &g.times, &g.slot, &g.repeat))
+        return NULL;
+    if (open_buffers(&b, frame, PyBUF_STRIDES, out, table) < 0)
+        return NULL;
+    if (b.source.ndim != 3 || b.source.shape[2] != CHANNELS || b.source.strides[2] != 1)
+        return fail(&b, "a frame is (height, width, 3) with adjacent channels"), NULL;
+    if (g.patch < 1 || g.patch > 4096 || g.merge < 1 || g.merge > 4096 || g.times < 1 ||
+        g.times > 4096)
+        return fail(&b, "patch, merge and times must lie between 1 and 4096"), NULL;
+    if (g.slot < 0 || g.repeat < 1 || g.slot > g.times - 1 || g.repeat > g.times - g.slot)
+        return fail(&b, "the slots must lie within times"), NULL;
+    describe_pixels(&b, &px);
+    const Py_ssize_t side = g.patch * g.merge;
+    if (px.shape[1] % side || px.shape[2] % side)
+        return fail(&b, "height and width must be multiples of patch x merge"), NULL;
+    g.grid_height = px.shape[1] / g.patch;
+    g.grid_width = px.shape[2] / g.patch;
+    /* height * width * 3 pixels exist in memory, so only the factor `times` can overflow. */
+    const Py_ssize_t pixels = px.shape[1] * px.shape[2] * CHANNELS;
+    if (pixels > PY_SSIZE_T_MAX / (g.times * b.target.itemsize) ||
+        b.target.len != pixels * g.times * b.target.itemsize)
+        return fail(&b, "the output must hold every patch of the frame"), NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (b.target.itemsize == 1)
+        patchify_1(&px, &g, b.table.buf, b.target.buf);
+    else if (b.target.itemsize == 2)
+        patchify_2(&px, &g, b.table.buf, b.target.buf);
+    else
+        patchify_4(&px, &g, b.table.buf, b.target.buf);
+    Py_END_ALLOW_THREADS
+    return finish(&b);
+}
+
+PyDoc_STRVAR(planes_doc,
+             "planes(pixels, out, table)\n--\n\n"
+             "Write uint8 pixels (N, H, W, 3), of any strides, into planes (N, 3, H, W).");
+
+static PyObject *planes(PyObject *self, PyObject *args) {
+    PyObject *pixels, *out, *table;
+    Pixels px;
+    Buffers b;
+    if (!PyArg_ParseTuple(args, "OOO:planes", &pixels, &out, &table))
+        return NULL;
+    if (open_buffers(&b, pixels, PyBUF_STRIDES, out, table) < 0)
+        return NULL;
+    if (b.source.ndim != 4 || b.source.shape[3] != CHANNELS)
+        return fail(&b, "pixels are (items, height, width, 3)"), NULL;
+    if (b.source.len > PY_SSIZE_T_MAX / b.target.itemsize ||
+        b.target.len != b.source.len * b.target.itemsize)
+        return fail(&b, "the output must have as many elements as there are pixels"), NULL;
+    describe_pixels(&b, &px);
+    Py_BEGIN_ALLOW_THREADS
+    if (b.target.itemsize == 1)
+        planes_1(&px, b.table.buf, b.target.buf);
+    else if (b.target.itemsize == 2)
+        planes_2(&px, b.table.buf, b.target.buf);
+    else
+        planes_4(&px, b.table.buf, b.target.buf);
+    Py_END_ALLOW_THREADS
+    return finish(&b);
+}
+
+PyDoc_STRVAR(lookup_doc,
+             "lookup(codes, out, table, run)\n--\n\n"
+             "Write the entry of each contiguous uint8 code; its channel changes every `run` codes.");
+
+static PyObject *lookup(PyObject *self, PyObject *args) {
+    PyObject *codes, *out, *table;
+    Py_ssize_t run;
+    Buffers b;
+    if (!PyArg_ParseTuple(args, "OOOn:lookup", &codes, &out, &table, &run))
+        return NULL;
+    if (open_buffers(&b, codes, PyBUF_C_CONTIGUOUS, out, table) < 0)
+        return NULL;
+    if (run < 1 || b.source.len % run || (b.source.len / run) % CHANNELS)
+        return fail(&b, "the codes must be a multiple of three runs"), NULL;
+    if (b.source.len > PY_SSIZE_T_MAX / b.target.itemsize ||
+        b.target.len != b.source.len * b.target.itemsize)
+        return fail(&b, "the output must have as many elements as there are codes"), NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (b.target.itemsize == 1)
+        lookup_1(b.source.buf, b.source.len, run, b.table.buf, b.target.buf);
+    else if (b.target.itemsize == 2)
+        lookup_2(b.source.buf, b.source.len, run, b.table.buf, b.target.buf);
+    else
+        lookup_4(b.source.buf, b.source.len, run, b.table.buf, b.target.buf);
+    Py_END_ALLOW_THREADS
+    return finish(&b);
+}
+
+static PyMethodDef methods[] = {
+    {"patchify", patchify, METH_VARARGS, patchify_doc},
+    {"planes", planes, METH_VARARGS, planes_doc},
+    {"lookup", lookup, METH_VARARGS, lookup_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_kernels",
+    .m_doc = "One pass from decoded uint8 pixels to a feature's final layout and element type.",
+    .m_size = 0,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__kernels(void) { return PyModuleDef_Init(&module); }

@@ -1,0 +1,19 @@
+"""Types of the compiled kernels."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+def patchify(
+    frame: NDArray[Any],
+    out: NDArray[Any],
+    table: NDArray[Any],
+    patch: int,
+    merge: int,
+    times: int,
+    slot: int,
+    repeat: int,
+    /,
+) -> None: ...
+def planes(pixels: NDArray[Any], out: NDArray[Any], table: NDArray[Any], /) -> None: ...
+def lookup(codes: NDArray[Any], out: NDArray[Any], table: NDArray[Any], run: int, /) -> None: ...

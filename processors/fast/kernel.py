@@ -1,0 +1,233 @@
+"""The fast path of one processor: its own code on pixels as they were decoded, then one pass.
+
+A call runs the processor's own control flow (sizes, crops, tiles, checks) on a shallow copy whose
+arithmetic is put off: `rescale_and_normalize` returns the uint8 pixels and remembers its arguments,
+and `patchify`, where the class has one, writes straight into the output. What remains in uint8 is
+then looked up in a table of 256 values per channel. No intermediate float image exists, and the
+pixels keep the decoder's memory order, which torchvision resizes faster and to the same bits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from processors.fast.encoding import CompactEncoding
+from processors.fast.layouts import Layout, Patches
+from processors.fast.lut import identity_table, normalization_table, rows_equal
+from processors.fast.passes import write_patches
+
+Encoding = Literal["plain", "compact", "raw"]
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class KernelUnfitError(Exception):
+    """Raised inside a call that the fast path cannot do; the plain processor then runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One output that is made of pixels."""
+
+    layout: Layout
+    dtype: torch.dtype
+    """What the plain processor gives; tables are rounded to it first."""
+
+
+class Kernel:
+    """An exact stand-in for one image or video processor, on the CPU.
+
+    Instances are immutable and may be used by several threads at once. Made by
+    `processors.fast.find_kernel`, which proves each on samples.
+
+    Attributes:
+        argument: Name of the media argument: `images` or `videos`.
+        features: The outputs that are made of pixels.
+            Empty where the arithmetic cannot be put off: then only the pixels' memory order is
+            the decoder's, and only `plain` can be had.
+        mixed_channels: Whether the layout was proven with a table that differs between channels.
+        patches: The one output that our own pass cuts into patches, if there is one.
+    """
+
+    def __init__(
+        self,
+        processor: Any,  # noqa: ANN401
+        argument: str,
+        features: Mapping[str, Feature],
+        *,
+        mixed_channels: bool = True,
+    ) -> None:
+        self._processor = processor
+        self.argument = argument
+        self.features = dict(features)
+        self.mixed_channels = mixed_channels
+        self.patches = next(
+            ((n, f.layout) for n, f in features.items() if isinstance(f.layout, Patches)), None
+        )
+
+    def describe(self, name: str, plain_shape: tuple[int, ...]) -> CompactEncoding:
+        """Return how a feature of this plain shape is encoded with `encoding="compact"`.
+
+        Raises:
+            KeyError: If `name` is not in `features`.
+        """
+        feature = self.features[name]
+        return feature.layout.describe(plain_shape, str(feature.dtype).removeprefix("torch."))
+
+    def run(
+        self,
+        pixels: Pixels,
+        kwargs: Mapping[str, Any],
+        outputs: Mapping[str, torch.Tensor],
+        encoding: Encoding = "plain",
+    ) -> bool:
+        """Process one item into preallocated tensors.
+
+        Args:
+            pixels: Decoded RGB, uint8: (H, W, 3) for an image processor, (T, H, W, 3) for a video
+                processor.
+            kwargs: The processor's call arguments without the media and `return_tensors`
+                (`do_sample_frames`, `video_metadata`, `size`, ...).
+            outputs: Contiguous CPU tensors by name. `plain`: the plain shape, in any floating
+                dtype; `raw`: the plain shape in uint8; `compact`: `describe(...).code_shape` in
+                uint8, and `<name>.lut`, float32 (3, 256).
+            encoding: What to write.
+
+        Returns:
+            True when all of `outputs` was written. False when this call does not suit the fast
+            path; the outputs are then to be written anew by the plain processor.
+
+        Raises:
+            ValueError: Whatever the processor itself raises for these arguments.
+        """
+        if pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
+            return False
+        if not self.features and encoding != "plain":
+            return False
+        call = Call(self, outputs, encoding)
+        try:
+            call.process(pixels, kwargs)
+        except KernelUnfitError:
+            return False
+        return True
+
+    def instrumented(self, call: Call) -> Any:  # noqa: ANN401
+        """Return a copy of the processor whose arithmetic `call` takes over."""
+        processor = copy.copy(self._processor)
+        if self.argument == "images":
+            processor.process_image = call.pass_image
+        if self.features:
+            processor.rescale_and_normalize = call.keep_pixels
+        if self.patches is not None:
+            processor.patchify = call.patchify
+        return processor
+
+    def original(self) -> Any:  # noqa: ANN401
+        """Return the processor itself."""
+        return self._processor
+
+
+class Call:
+    """One run: what was put off, and where it is to be written."""
+
+    def __init__(
+        self, kernel: Kernel, outputs: Mapping[str, torch.Tensor], encoding: Encoding
+    ) -> None:
+        self._kernel = kernel
+        self._outputs = outputs
+        self._encoding = encoding
+        self.table: torch.Tensor | None = None
+        """What rescaling and normalising would have done, once the processor has asked for it."""
+
+    def process(self, pixels: Pixels, kwargs: Mapping[str, Any]) -> None:
+        """Run the processor and write every output."""
+        view = torch.from_numpy(pixels)
+        view = view.permute(2, 0, 1) if view.dim() == 3 else view.permute(0, 3, 1, 2)
+        arguments = {**kwargs, "return_tensors": "pt", self._kernel.argument: [view]}
+        if self._kernel.argument == "videos":
+            arguments["input_data_format"] = "channels_first"
+        with torch.inference_mode():
+            result = self._kernel.instrumented(self)(**arguments)
+            for name, output in self._outputs.items():
+                if not name.endswith(".lut"):
+                    self._write(name, result.get(name), output)
+
+    def pass_image(self, image: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        """Stand in for `process_image`: the pixels are RGB and channels-first already."""
+        return image
+
+    def keep_pixels(self, images: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+        """Stand in for `rescale_and_normalize`: remember the table, return the pixels."""
+        if images.dtype != torch.uint8 or images.shape[-3] != 3:
+            raise KernelUnfitError
+        table = normalization_table(self._kernel.original(), *args, **kwargs)
+        if self.table is not None and not torch.equal(table, self.table):
+            raise KernelUnfitError
+        self.table = table
+        return images
+
+    def patchify(self, images: torch.Tensor, **sizes: int) -> tuple[Any, ...]:
+        """Stand in for `patchify`: write the patches, return their shape and grid."""
+        if self._kernel.patches is None or len(images) != 1:
+            raise KernelUnfitError
+        name, layout = self._kernel.patches
+        shaped = torch.empty(images.shape, dtype=torch.uint8, device="meta")
+        patches, *grid = self._kernel.original().patchify(shaped, **sizes)
+        compact = self._encoding == "compact" and layout.repeats
+        if name in self._outputs:
+            write_patches(
+                images.flatten(0, -4).permute(0, 2, 3, 1),
+                self._target(name, self._code_shape(name, tuple(patches.shape[1:]))),
+                self._entries(name),
+                patch_size=sizes["patch_size"],
+                merge_size=sizes.get("merge_size", 1) if layout.in_blocks else 1,
+                times=1 if compact else layout.times,
+                repeat=layout.repeats,
+            )
+        return (patches, *grid)
+
+    def _code_shape(self, name: str, plain_shape: tuple[int, ...]) -> tuple[int, ...]:
+        if self._encoding != "compact":
+            return plain_shape
+        return self._kernel.describe(name, plain_shape).code_shape
+
+    def _target(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        output = self._outputs[name]
+        if output.shape != shape or not output.is_contiguous():
+            raise KernelUnfitError
+        return output
+
+    def _entries(self, name: str) -> torch.Tensor:
+        if self.table is None or not (self._kernel.mixed_channels or rows_equal(self.table)):
+            raise KernelUnfitError
+        dtype = self._outputs[name].dtype
+        if self._encoding == "plain":
+            return self.table.to(self._kernel.features[name].dtype).to(dtype).contiguous()
+        if dtype != torch.uint8:
+            raise KernelUnfitError
+        if self._encoding == "compact":
+            rounded = self.table.to(self._kernel.features[name].dtype)
+            self._outputs[f"{name}.lut"].copy_(rounded)
+        return identity_table()
+
+    def _write(self, name: str, value: Any, output: torch.Tensor) -> None:  # noqa: ANN401
+        if not isinstance(value, torch.Tensor):
+            raise KernelUnfitError
+        if value.device.type == "meta":  # written by `patchify`
+            self._target(name, self._code_shape(name, tuple(value.shape)))
+        elif name not in self._kernel.features:
+            exact = value.dtype == output.dtype
+            rounded = value.is_floating_point() and output.is_floating_point()
+            if value.shape != output.shape or not (exact or rounded):
+                raise KernelUnfitError
+            output.copy_(value)
+        elif value.dtype == torch.uint8:
+            target = self._target(name, tuple(value.shape))
+            self._kernel.features[name].layout.write(value, target, self._entries(name))
+        else:
+            raise KernelUnfitError
