@@ -83,6 +83,7 @@ class Guard:
         self._bracketing -= {c for c in self._bracketing if c.isalnum()}
         self._key = "".join(str(secrets.randbelow(10)) for _ in range(32))
         self._hidden: list[str] = []
+        self._ends: set[int] = set()
         self.saw_fragments = False
 
     def protect(self, text: str) -> str:
@@ -102,17 +103,40 @@ class Guard:
         return "".join("0" if c in self._bracketing else c for c in self._whole.sub("0", text))
 
     def cut(self, text: str) -> tuple[tuple[str, bool], ...]:
-        """Cut a rendered text into pieces; what was hidden comes back untrusted."""
+        """Cut a rendered text into pieces; what was hidden comes back untrusted.
+
+        An end of a string that did not join to a media token is put back into the text around it,
+        so that it is tokenized as if it had never been hidden.
+        """
+        parts = self._split(text)
+        joined = "".join(part for part, _ in parts)
+        media = [match.span() for match in self._whole.finditer(joined)]
         pieces: list[tuple[str, bool]] = []
+        start = 0
+        for part, index in parts:
+            end = start + len(part)
+            is_trusted = index is None or (
+                index in self._ends and all(end <= m[0] or m[1] <= start for m in media)
+            )
+            if pieces and pieces[-1][1] and is_trusted:
+                part = pieces.pop()[0] + part
+            pieces.append((part, is_trusted))
+            start = end
+        return tuple(pieces)
+
+    def _split(self, text: str) -> list[tuple[str, int | None]]:
+        """Return (text, index of what was hidden there or None) in order."""
+        parts: list[tuple[str, int | None]] = []
         last = 0
         for match in re.finditer(f"{self._key}([0-9]{{6}})", text):
             if match.start() > last:
-                pieces.append((text[last : match.start()], True))
-            pieces.append((self._hidden[int(match[1])], False))
+                parts.append((text[last : match.start()], None))
+            index = int(match[1])
+            parts.append((self._hidden[index], index))
             last = match.end()
         if last < len(text):
-            pieces.append((text[last:], True))
-        return tuple(pieces)
+            parts.append((text[last:], None))
+        return parts
 
     def _hide(self, text: str) -> str:
         if len(self._hidden) >= _MAX_HIDDEN:
@@ -125,6 +149,7 @@ class Guard:
             edge = text[:length] if at_start else text[-length:]
             if edge in edges:
                 hidden = self._hide(edge)
+                self._ends.add(len(self._hidden) - 1)
                 return hidden + text[length:] if at_start else text[:-length] + hidden
         return text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -13,6 +13,14 @@ Features: TypeAlias = dict[str, Any]
 
 Finish: TypeAlias = Callable[[Any, Modality, Features], Features]
 """Does to one item's features what the processor's own call does after its sub-processors."""
+
+Run: TypeAlias = Callable[
+    [Any, Modality, Sequence[Any], Mapping[str, Any]], tuple[Mapping[str, Any], Sequence[str]]
+]
+"""(processor, modality, media, merged keyword arguments) -> (features, replacement texts)."""
+
+Prefix: TypeAlias = Callable[[Any, Modality, Mapping[str, Any], int], str]
+"""(processor, modality, merged keyword arguments, index of the item) -> text."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +38,12 @@ class FamilySpec:
     framing: tuple[str, ...] = ()
     """Media-framing tokens whose names do not look like it."""
     finish: Finish | None = None
+    run: Run | None = None
+    """Takes the place of the protocol where the processor's own call passes more to it."""
+    prefix: Prefix | None = None
+    """What the processor's own call puts before an item's replacement, by the item's index."""
     cross_attention: bool = False
     """Whether the encoder's rows take no positions in the prompt."""
-    stateful_prompt: bool = False
-    """Whether an item's replacement depends on its index."""
     positions: str | None = None
     """Name of the position scheme in `processors.positions`."""
 

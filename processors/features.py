@@ -52,8 +52,9 @@ def find_joins(one: Tensors, other: Tensors, joint: Tensors | None) -> Joins:
 
 
 def float_names(*items: Tensors) -> tuple[str, ...]:
-    """Return the names of floating tensors among items, in order; the features."""
+    """Return the names of floating tensors among items, in order, masks aside; the features."""
     names = [name for item in items for name, t in item.items() if t.is_floating_point()]
+    names = [name for name in names if not name.endswith("mask")]
     return tuple(dict.fromkeys(names))
 
 
@@ -99,7 +100,8 @@ def _describe(
     is_floating = tensor.is_floating_point()
     is_known = not tensor.is_meta and (on_meta or not is_floating)
     has_values = is_known and tensor.nbytes <= MAX_VALUES_NBYTES
-    role: Literal["feature", "metadata"] = "feature" if is_floating and not is_known else "metadata"
+    is_feature = is_floating and not is_known and not name.endswith("mask")
+    role: Literal["feature", "metadata"] = "feature" if is_feature else "metadata"
     return TensorSpec(
         name=name,
         dtype=str(tensor.dtype).removeprefix("torch."),

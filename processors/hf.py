@@ -63,6 +63,7 @@ RESERVED_CHAT_ARGUMENTS = frozenset({
 })  # fmt: skip
 """Names of template variables that `apply_chat_template` would take for its own arguments."""
 
+_NEVER_TENSORS = ["video_metadata", "text_replacement_offsets"]
 _LOAD_ERRORS = (*HF_ERRORS, OSError, SyntaxError)
 
 
@@ -202,10 +203,9 @@ def process_images(
     return dict(features), list(replacements)
 
 
-def to_tensors(processor: HfObject, features: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def to_tensors(features: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Turn what a sub-processor left as lists into tensors, as the processor's call does."""
-    skip = [*processor.skip_tensor_conversion, "video_metadata"]
-    batch = BatchFeature(dict(features), tensor_type="pt", skip_tensor_conversion=skip)
+    batch = BatchFeature(dict(features), tensor_type="pt", skip_tensor_conversion=_NEVER_TENSORS)
     return {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
 
 

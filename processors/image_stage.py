@@ -53,11 +53,10 @@ class ImageStage(Stage):
         if info.width is None or info.height is None:
             raise MediaDecodeError("The image's header tells no size.")
         size = (info.height, info.width)
-        index = item.index if self.context.family.stateful_prompt else 0
-        key = (size, index, json.dumps(kwargs, sort_keys=True))
+        key = (size, json.dumps(kwargs, sort_keys=True))
         shape = self.shape_of(key, lambda: self._run_empty(size, kwargs))
         base = ItemPlan(self.modality, info, None, 0, None, (), exact=info.exact)
-        return self.item_plan(item, shape, base)
+        return self.item_plan(item, shape, base, kwargs)
 
     def process(
         self, item: ItemInput, plan: ItemPlan, outputs: Mapping[str, torch.Tensor]
@@ -109,7 +108,11 @@ class ImageStage(Stage):
         self, processor: hf.HfObject, images: list[hf.HfObject], merged: Mapping[str, Any]
     ) -> Outcome:
         """Run images through the protocol together; the replacement is the first one's."""
-        return self.finish(*hf.process_images(processor, images, merged))
+        run = self.context.family.run
+        if run is None:
+            return self.finish(*hf.process_images(processor, images, merged))
+        features, replacements = run(processor, self.modality, images, merged)
+        return self.finish(dict(features), list(replacements))
 
     def _can_plan_on_meta(self) -> bool:
         try:

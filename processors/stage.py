@@ -172,15 +172,23 @@ class Stage(ABC):
             features = family.finish(processor, self.modality, features)
         dropped = COUNTERS | family.counters | set(processor.unused_input_names)
         kept = {name: value for name, value in features.items() if name not in dropped}
-        tensors = hf.to_tensors(processor, kept)
+        tensors = hf.to_tensors(kept)
         return Outcome(tensors, replacements[0] if replacements else None, features)
 
-    def item_plan(self, item: ItemInput, shape: Shape, base: ItemPlan) -> ItemPlan:
-        """Return `base` with a shape put in."""
+    def item_plan(
+        self, item: ItemInput, shape: Shape, base: ItemPlan, kwargs: Mapping[str, Any]
+    ) -> ItemPlan:
+        """Return `base` with a shape put in, and the family's prefix for the item's index."""
+        replacement = shape.replacement
+        if self.context.family.prefix is not None and replacement is not None:
+            prefix = self.context.family.prefix(
+                self.model.processor, self.modality, self.merged(kwargs), item.index
+            )
+            parts = (ReplacementPart(prefix),) if prefix else ()
+            replacement = (*parts, *replacement)
         return replace(
             base,
-            modality=item.modality,
-            replacement=shape.replacement,
+            replacement=replacement,
             num_tokens=shape.num_tokens,
             row_token_id=shape.row_token_id,
             tensors=shape.tensors,
