@@ -174,7 +174,7 @@ class Fetcher:
             try:
                 return await self._pool.handle_async_request(self._request(target, accept))
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-                if attempt == self._settings.retries or _is_certificate(error):
+                if attempt == self._settings.retries or _is_tls(error):
                     raise
             except (httpcore2.ReadError, httpcore2.WriteError, httpcore2.RemoteProtocolError):
                 # A kept connection may be closed under a new request; a fresh one tells the truth.
@@ -244,8 +244,11 @@ def _follow(base: Target, response: httpcore2.Response) -> Target:
         ) from error
 
 
-def _is_certificate(error: BaseException) -> bool:
-    return isinstance(error.__cause__, ssl.SSLError)
+def _is_tls(error: BaseException | None) -> bool:
+    """Return whether TLS is what failed, as told by the causes that the layers below recorded."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @contextmanager
@@ -256,7 +259,7 @@ def _translated() -> Iterator[None]:
     except (TimeoutError, httpcore2.TimeoutException) as error:
         raise MediaFetchTimeoutError("The source's server is too slow.") from error
     except httpcore2.ConnectError as error:
-        if _is_certificate(error):
+        if _is_tls(error):
             raise MediaUpstreamError(
                 "The source's server fails at TLS; its certificate must be valid for the host."
             ) from error

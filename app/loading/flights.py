@@ -21,11 +21,12 @@ class _Flight:
         self.num_waiting = 0
         self.is_settled = False
 
-    def leave(self) -> None:
-        """Count a waiter out; without any, the fetch is cancelled."""
+    async def leave(self) -> None:
+        """Count a waiter out; the last one cancels the fetch and sees it end."""
         self.num_waiting -= 1
         if not self.num_waiting and not self.task.done():
             self.task.cancel()
+            await asyncio.wait((self.task,))
         self.settle()
 
     def settle(self) -> None:
@@ -66,7 +67,7 @@ class Flights:
         except MmprepError as error:
             raise copy.copy(error) from error
         finally:
-            flight.leave()
+            await flight.leave()
 
     async def aclose(self) -> None:
         """Cancel every fetch and wait until its connection is closed."""

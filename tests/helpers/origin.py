@@ -58,8 +58,8 @@ class Origin:
                 self.requests.append(request)
                 await self.answers[request.path.partition("?")[0]](request, writer)
                 await writer.drain()
-        except (ConnectionError, KeyError):
-            pass
+        except (ConnectionError, KeyError, asyncio.CancelledError):
+            pass  # the loop of this Python logs a handler that ends cancelled
         finally:
             writer.close()
             self.num_open -= 1
