@@ -6,6 +6,7 @@ connection. URLs are never logged, and no message repeats one.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -26,6 +27,10 @@ from processors.errors import InvalidRequestError, MediaTooLargeError
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 GOOD = frozenset({200, 203})
+FREE_CHUNKS = 4096
+MIN_CHUNK_BYTES = 32
+"""Average size of a body's chunks beyond the first `FREE_CHUNKS`: each costs the loop time."""
+CHUNKS_PER_TURN = 32
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -69,13 +74,8 @@ class Body:
             MediaFetchTimeoutError: If the server sends too slowly.
             MediaUpstreamError: If the content encoding is corrupt or cut.
         """
-        received = decoded = 0
-        async for chunk in self._response.stream:  # type: ignore[union-attr]  # always async here
-            received += len(chunk)
-            if received > self._max_bytes:
-                raise _too_large(self._max_bytes)
-            if self._rate.is_too_slow(len(chunk)):
-                raise MediaFetchTimeoutError("The source sends too slowly.")
+        decoded = 0
+        async for chunk in self._received():
             for piece in _decode(self._inflater, chunk):
                 decoded += len(piece)
                 if decoded > self._max_bytes:
@@ -87,6 +87,21 @@ class Body:
                 if decoded > self._max_bytes:
                     raise _too_large(self._max_bytes)
                 yield piece
+
+    async def _received(self) -> AsyncIterator[bytes]:
+        received = count = 0
+        async for chunk in self._response.stream:  # type: ignore[union-attr]  # always async here
+            count += 1
+            received += len(chunk)
+            if received > self._max_bytes:
+                raise _too_large(self._max_bytes)
+            if self._rate.is_too_slow(len(chunk)):
+                raise MediaFetchTimeoutError("The source sends too slowly.")
+            if count > FREE_CHUNKS and received < count * MIN_CHUNK_BYTES:
+                raise MediaUpstreamError("The source sends its body in crumbs.")
+            if count % CHUNKS_PER_TURN == 0:
+                await asyncio.sleep(0)  # chunks already received come without a turn of the loop
+            yield chunk
 
 
 class Fetcher:

@@ -94,6 +94,7 @@ BROKEN: dict[str, Answer] = {
     "two locations": raw(
         b"HTTP/1.1 302 Found\r\nLocation: /a\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n"
     ),
+    "crumbs": endless(CHUNKED, b"1\r\nx\r\n" * 1000),
     "corrupt gzip": raw(
         b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Encoding: gzip\r\n\r\nabcd"
     ),
