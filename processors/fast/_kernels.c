@@ -25,35 +25,44 @@ typedef struct {
 } Grid;
 
 /* A frame (H, W, 3) into rows of 3 * times * patch * patch elements; rows run over merge x merge
- * blocks of patches. The frame takes `repeat` of the `times` slots of each channel, from `slot`. */
+ * blocks of patches. The frame takes `repeat` of the `times` slots of each channel, from `slot`.
+ * The body is compiled for the usual patch sizes as constants, and once for any other. */
 #define DEFINE_PATCHIFY(NAME, TYPE)                                                                \
-    static void NAME(const Pixels *px, const Grid *g, const TYPE *table, TYPE *out) {              \
-        const Py_ssize_t area = g->patch * g->patch, plane = g->times * area;                      \
-        const Py_ssize_t row_bytes = px->strides[1], pixel_bytes = px->strides[2];                 \
-        const TYPE *t0 = table, *t1 = table + LEVELS, *t2 = table + 2 * LEVELS;                    \
-        for (Py_ssize_t a = 0; a < g->grid_height / g->merge; a++)                                 \
-            for (Py_ssize_t b = 0; b < g->grid_width / g->merge; b++)                              \
-                for (Py_ssize_t i = 0; i < g->merge; i++)                                          \
-                    for (Py_ssize_t j = 0; j < g->merge; j++) {                                    \
-                        const Py_ssize_t top = (a * g->merge + i) * g->patch;                      \
-                        const Py_ssize_t left = (b * g->merge + j) * g->patch;                     \
-                        TYPE *first = out + g->slot * area;                                        \
-                        for (Py_ssize_t y = 0; y < g->patch; y++) {                                \
-                            const uint8_t *s =                                                     \
-                                px->data + (top + y) * row_bytes + left * pixel_bytes;             \
-                            TYPE *d0 = first + y * g->patch, *d1 = d0 + plane, *d2 = d1 + plane;   \
-                            for (Py_ssize_t x = 0; x < g->patch; x++, s += pixel_bytes) {          \
-                                d0[x] = t0[s[0]];                                                  \
-                                d1[x] = t1[s[1]];                                                  \
-                                d2[x] = t2[s[2]];                                                  \
+    static inline __attribute__((always_inline)) void NAME##_body(                                 \
+        const Pixels *px, const Grid *g, const Py_ssize_t patch, const TYPE *restrict table,       \
+        TYPE *restrict out) {                                                                      \
+        const Py_ssize_t merge = g->merge, repeat = g->repeat;                                     \
+        const Py_ssize_t area = patch * patch, plane = g->times * area;                            \
+        const Py_ssize_t row_bytes = px->strides[1], step = patch * CHANNELS;                      \
+        const uint8_t *restrict data = px->data;                                                   \
+        TYPE *restrict row = out + g->slot * area;                                                 \
+        for (Py_ssize_t a = 0; a < g->grid_height / merge; a++)                                    \
+            for (Py_ssize_t b = 0; b < g->grid_width / merge; b++)                                 \
+                for (Py_ssize_t i = 0; i < merge; i++)                                             \
+                    for (Py_ssize_t j = 0; j < merge; j++, row += CHANNELS * plane) {              \
+                        const uint8_t *restrict s =                                                \
+                            data + (a * merge + i) * patch * row_bytes + (b * merge + j) * step;   \
+                        for (Py_ssize_t y = 0; y < patch; y++, s += row_bytes) {                   \
+                            TYPE *restrict d = row + y * patch;                                    \
+                            for (Py_ssize_t x = 0; x < patch; x++) {                               \
+                                d[x] = table[s[CHANNELS * x]];                                     \
+                                d[x + plane] = table[LEVELS + s[CHANNELS * x + 1]];                \
+                                d[x + 2 * plane] = table[2 * LEVELS + s[CHANNELS * x + 2]];        \
                             }                                                                      \
                         }                                                                          \
-                        for (Py_ssize_t r = 1; r < g->repeat; r++)                                 \
+                        for (Py_ssize_t r = 1; r < repeat; r++)                                    \
                             for (int c = 0; c < CHANNELS; c++)                                     \
-                                memcpy(first + c * plane + r * area, first + c * plane,            \
+                                memcpy(row + c * plane + r * area, row + c * plane,                \
                                        (size_t)area * sizeof(TYPE));                               \
-                        out += CHANNELS * plane;                                                   \
                     }                                                                              \
+    }                                                                                              \
+    static void NAME(const Pixels *px, const Grid *g, const TYPE *table, TYPE *out) {              \
+        if (g->patch == 14)                                                                        \
+            NAME##_body(px, g, 14, table, out);                                                    \
+        else if (g->patch == 16)                                                                   \
+            NAME##_body(px, g, 16, table, out);                                                    \
+        else                                                                                       \
+            NAME##_body(px, g, g->patch, table, out);                                              \
     }
 
 DEFINE_PATCHIFY(patchify_1, uint8_t)
@@ -184,8 +193,9 @@ static PyObject *patchify(PyObject *self, PyObject *args) {
         return NULL;
     if (open_buffers(&b, frame, PyBUF_STRIDES, out, table) < 0)
         return NULL;
-    if (b.source.ndim != 3 || b.source.shape[2] != CHANNELS || b.source.strides[2] != 1)
-        return fail(&b, "a frame is (height, width, 3) with adjacent channels"), NULL;
+    if (b.source.ndim != 3 || b.source.shape[2] != CHANNELS || b.source.strides[2] != 1 ||
+        b.source.strides[1] != CHANNELS)
+        return fail(&b, "a frame is (height, width, 3) with adjacent pixels"), NULL;
     if (g.patch < 1 || g.patch > 4096 || g.merge < 1 || g.merge > 4096 || g.times < 1 ||
         g.times > 4096)
         return fail(&b, "patch, merge and times must lie between 1 and 4096"), NULL;

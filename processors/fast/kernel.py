@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -69,6 +70,9 @@ class Kernel:
         self.patches = next(
             ((n, f.layout) for n, f in features.items() if isinstance(f.layout, Patches)), None
         )
+        # Both cost more than a small image does; what they depend on repeats from call to call.
+        self.table = lru_cache(maxsize=16)(self._table)
+        self.patch_grid = lru_cache(maxsize=1024)(self._patch_grid)
 
     def describe(self, name: str, plain_shape: tuple[int, ...]) -> CompactEncoding:
         """Return how a feature of this plain shape is encoded with `encoding="compact"`.
@@ -127,6 +131,15 @@ class Kernel:
             processor.patchify = call.patchify
         return processor
 
+    def _table(self, *arguments: Any) -> torch.Tensor:  # noqa: ANN401
+        return normalization_table(self._processor, *arguments)
+
+    def _patch_grid(self, shape: tuple[int, ...], **sizes: int) -> tuple[Any, ...]:
+        """Return what `patchify` does for a shape: patches without data, and the grid."""
+        return tuple(
+            self._processor.patchify(torch.empty(shape, dtype=torch.uint8, device="meta"), **sizes)
+        )
+
     def original(self) -> Any:  # noqa: ANN401
         """Return the processor itself."""
         return self._processor
@@ -161,11 +174,20 @@ class Call:
         """Stand in for `process_image`: the pixels are RGB and channels-first already."""
         return image
 
-    def keep_pixels(self, images: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+    def keep_pixels(
+        self,
+        images: torch.Tensor,
+        do_rescale: bool,
+        rescale_factor: float,
+        do_normalize: bool,
+        image_mean: Any,  # noqa: ANN401
+        image_std: Any,  # noqa: ANN401
+    ) -> torch.Tensor:
         """Stand in for `rescale_and_normalize`: remember the table, return the pixels."""
         if images.dtype != torch.uint8 or images.shape[-3] != 3:
             raise KernelUnfitError
-        table = normalization_table(self._kernel.original(), *args, **kwargs)
+        mean, std = (tuple(v) if isinstance(v, list) else v for v in (image_mean, image_std))
+        table = self._kernel.table(do_rescale, rescale_factor, do_normalize, mean, std)
         if self.table is not None and not torch.equal(table, self.table):
             raise KernelUnfitError
         self.table = table
@@ -176,8 +198,7 @@ class Call:
         if self._kernel.patches is None or len(images) != 1:
             raise KernelUnfitError
         name, layout = self._kernel.patches
-        shaped = torch.empty(images.shape, dtype=torch.uint8, device="meta")
-        patches, *grid = self._kernel.original().patchify(shaped, **sizes)
+        patches, *grid = self._kernel.patch_grid(tuple(images.shape), **sizes)
         compact = self._encoding == "compact" and layout.repeats
         if name in self._outputs:
             write_patches(

@@ -15,7 +15,7 @@ def identity_table() -> torch.Tensor:
     return torch.arange(LEVELS, dtype=torch.uint8).repeat(CHANNELS, 1)
 
 
-def normalization_table(processor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:  # noqa: ANN401
+def normalization_table(processor: Any, *arguments: Any) -> torch.Tensor:  # noqa: ANN401
     """Return what rescaling and normalising makes of every pixel value of every channel.
 
     The processor's own `rescale_and_normalize` is run on a ramp of all 256 values. Its operations
@@ -24,8 +24,7 @@ def normalization_table(processor: Any, *args: Any, **kwargs: Any) -> torch.Tens
 
     Args:
         processor: A transformers image or video processor of the torchvision backend.
-        args: The arguments of `rescale_and_normalize` after the images.
-        kwargs: Likewise.
+        arguments: The arguments of `rescale_and_normalize` after the images.
 
     Returns:
         Table (3, 256), float32 unless the processor does neither (then uint8).
@@ -33,7 +32,7 @@ def normalization_table(processor: Any, *args: Any, **kwargs: Any) -> torch.Tens
     Source: `TorchvisionBackend.rescale_and_normalize` (transformers 5.24).
     """
     ramp = torch.arange(LEVELS, dtype=torch.uint8).repeat(1, CHANNELS, 1, 1)
-    table: torch.Tensor = processor.rescale_and_normalize(ramp, *args, **kwargs)
+    table: torch.Tensor = processor.rescale_and_normalize(ramp, *arguments)
     return table.reshape(CHANNELS, LEVELS)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from processors.fast.lut import CHANNELS
+
 try:
     from processors.fast import _kernels
 except ImportError:  # built without a compiler: the plain processors run
@@ -49,7 +51,7 @@ def write_patches(
     Raises:
         ValueError: If the buffers do not fit each other.
     """
-    if frames.stride(3) != 1:
+    if frames.stride()[2:] != (CHANNELS, 1):
         frames = frames.contiguous()
     pixels, entries = frames.numpy(), _elements(table)
     groups = [range(i, min(i + times, len(pixels))) for i in range(0, len(pixels), times)]

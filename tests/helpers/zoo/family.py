@@ -1,5 +1,6 @@
 """What the zoo says of a family, and the registry of them."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -79,6 +80,12 @@ class Family:
         if sample.audios:
             kwargs["audio"] = list(sample.audios)
         return kwargs
+
+    def run(self, processor: Any, sample: Sample) -> Any:
+        """Make the joint Hugging Face call, without transformers' own deprecation warnings."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "__array_", DeprecationWarning)
+            return processor(**self.call(sample))
 
     def save(self, directory: Path) -> None:
         """Build the family and write its config, processor and tokenizer into a directory."""
