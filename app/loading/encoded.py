@@ -72,10 +72,11 @@ def decode_into(view: memoryview, source: EncodedSource, max_bytes: int) -> int:
 
 
 def _decode_percent(payload: str) -> bytes:
-    try:
-        return unquote_to_bytes(payload)
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError("The data: URI holds a lone surrogate.") from error
+    if not payload.isascii():
+        raise InvalidRequestError(
+            "A data: URI is ASCII; percent-encode what is not, or use base64."
+        )
+    return unquote_to_bytes(payload)
 
 
 def _decode_base64(payload: str, max_bytes: int) -> bytes:
