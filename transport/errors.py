@@ -87,9 +87,18 @@ class FeatureLost(ClientError):  # noqa: N818
 
 
 class ServiceUnreachableError(ClientError):
-    """Raised when the service gave no answer, after all retries."""
+    """Raised when the service gave no whole answer.
+
+    Attributes:
+        retryable: Whether sending again makes sense: False where it took too long.
+    """
 
     code = "transport_unavailable"
+
+    def __init__(self, message: str, param: str = "", retryable: bool = True) -> None:
+        super().__init__(message, param)
+        self.args = (message, param, retryable)
+        self.retryable = retryable
 
 
 class ApiError(ClientError):
