@@ -143,7 +143,7 @@ class StagingArea:
             raise too_large(max_bytes)
         first = FIRST_CAPACITY_BYTES if expected_bytes is None else PROMISED_BYTES
         most = max_bytes if expected_bytes is None else expected_bytes
-        return StagingBuffer(self, self.reserve(min(first, most)), max_bytes)
+        return StagingBuffer(self, self.reserve(min(first, most)), most, max_bytes)
 
     async def fill(self, capacity: int, write: Callable[[memoryview], int]) -> StagedMedia:
         """Stage what a function writes.
@@ -234,9 +234,10 @@ class StagingArea:
 class StagingBuffer:
     """Memory that grows while a medium streams in; ends with `finish` or `release`."""
 
-    def __init__(self, area: StagingArea, block: _Block, max_bytes: int) -> None:
+    def __init__(self, area: StagingArea, block: _Block, likely_bytes: int, max_bytes: int) -> None:
         self._area = area
         self._block: _Block | None = block
+        self._likely_bytes = likely_bytes
         self._max_bytes = max_bytes
         self.nbytes = 0
         """Bytes appended so far."""
@@ -322,18 +323,28 @@ class StagingBuffer:
         return self._block
 
     async def _grow(self, needed: int) -> None:
-        old, nbytes = self._held(), self.nbytes
-        capacity = min(max(2 * old.region.nbytes, needed), self._max_bytes)
-        if self._area.try_extend(old, capacity):
+        """Make room for `needed` bytes, for twice as many as now where that can be had."""
+        old = self._held()
+        wanted = max(min(2 * old.region.nbytes, self._likely_bytes), needed)
+        if self._area.try_extend(old, wanted) or self._area.try_extend(old, needed):
             return
-        new = self._area.reserve(capacity)
         try:
-            await self._area.compute(new, lambda: _copy(new.view()[:nbytes], old.view()[:nbytes]))
+            new = self._area.reserve(wanted)
+        except (MediaTooLargeError, StoreFullError):
+            if wanted == needed:
+                raise
+            new = self._area.reserve(needed)
+        try:
+            await self._area.compute(new, lambda: _copy_start(new, old, self.nbytes))
         except BaseException:
             new.drop()
             raise
         self._block = new
         old.drop()
+
+
+def _copy_start(to: _Block, source: _Block, nbytes: int) -> None:
+    to.view()[:nbytes] = source.view()[:nbytes]
 
 
 def _copy(to: memoryview, data: Buffer) -> None:
