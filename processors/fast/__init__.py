@@ -1,8 +1,28 @@
-"""Exact fast kernels, each proven equal to the plain processor."""
+"""Exact fast kernels, each proven equal to the plain processor.
+
+    kernel = find_kernel(processor.image_processor, server_kwargs)      # None: run the processor
+    done = kernel.run(pixels, kwargs, outputs)                          # False: run the processor
+
+or, where the sub-processor is run inside a larger protocol:
+
+    call = kernel.start(outputs, "compact")
+    processor = copy.copy(processor); processor.image_processor = call.sub_processor
+    features, replacements = processor._process_images([view_of(pixels)], **kwargs)
+    call.write(features)                                                # or KernelUnfitError
+"""
 
 from processors.fast.encoding import CompactEncoding, Repeat, expand
 from processors.fast.find import find_kernel
-from processors.fast.kernel import Kernel
+from processors.fast.kernel import Kernel, KernelUnfitError, view_of
 from processors.fast.passes import AVAILABLE
 
-__all__ = ["AVAILABLE", "CompactEncoding", "Kernel", "Repeat", "expand", "find_kernel"]
+__all__ = [
+    "AVAILABLE",
+    "CompactEncoding",
+    "Kernel",
+    "KernelUnfitError",
+    "Repeat",
+    "expand",
+    "find_kernel",
+    "view_of",
+]

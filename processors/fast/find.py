@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from processors.fast.encoding import expand
-from processors.fast.kernel import Call, Feature, Kernel, Pixels
+from processors.fast.kernel import Feature, Kernel, Pixels, view_of
 from processors.fast.layouts import Layout, Patches, Planes, Runs
 from processors.fast.lut import CHANNELS, LEVELS, rows_equal
 from processors.fast.passes import AVAILABLE
@@ -23,6 +23,8 @@ VIDEO_SIZES = ((5, 90, 130), (4, 140, 84))
 """(frames, height, width), an odd number of frames first."""
 PROOF_BUDGET_S = 0.06
 """No further sample is begun once the plain processor has run this long on the samples."""
+
+_PLANAR = {"return_tensors": "pt", "input_data_format": "channels_first"}
 
 # What a processor that works on floats raises when it is handed uint8, or shapes it does not know.
 _UNFIT = (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError)
@@ -84,8 +86,9 @@ def _restricted(kernel: Kernel, sample: _Sample, kwargs: Mapping[str, Any]) -> K
     """Return a kernel that takes no tables of a kind it was not proven with."""
     if not kernel.features:
         return kernel
-    call = Call(kernel, {}, "plain")
-    call.process(sample.pixels, _call_arguments(kernel.argument, sample.pixels, kwargs))
+    call = kernel.start({})
+    arguments = _call_arguments(kernel.argument, sample.pixels, kwargs)
+    call.sub_processor(**arguments, **{kernel.argument: [view_of(sample.pixels)]}, **_PLANAR)
     mixed = call.table is not None and not rows_equal(call.table)
     return Kernel(kernel.original(), kernel.argument, kernel.features, mixed_channels=mixed)
 
@@ -123,9 +126,8 @@ def _plain(
     """Run the plain processor on planar pixels and return its tensors."""
     planar = torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, -3)))
     arguments = _call_arguments(argument, pixels, kwargs)
-    arguments |= {argument: [planar], "return_tensors": "pt", "input_data_format": "channels_first"}
     with torch.inference_mode():
-        result = processor(**arguments)
+        result = processor(**arguments, **{argument: [planar]}, **_PLANAR)
     return {name: value for name, value in result.items() if isinstance(value, torch.Tensor)}
 
 

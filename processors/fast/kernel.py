@@ -109,16 +109,31 @@ class Kernel:
         Raises:
             ValueError: Whatever the processor itself raises for these arguments.
         """
-        if pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
-            return False
-        if not self.features and encoding != "plain":
-            return False
-        call = Call(self, outputs, encoding)
+        arguments: dict[str, Any] = {**kwargs, "return_tensors": "pt"}
+        if self.argument == "videos":
+            arguments["input_data_format"] = "channels_first"
         try:
-            call.process(pixels, kwargs)
+            call = self.start(outputs, encoding)
+            arguments[self.argument] = [view_of(pixels)]
+            with torch.inference_mode():
+                call.write(call.sub_processor(**arguments))
         except KernelUnfitError:
             return False
         return True
+
+    def start(self, outputs: Mapping[str, torch.Tensor], encoding: Encoding = "plain") -> Call:
+        """Begin a call whose processor somebody else runs, as part of a larger protocol.
+
+        `call.sub_processor` takes the place of the processor for this one call and is given
+        `view_of(pixels)`; `call.write(features)` then writes what it returned.
+
+        Raises:
+            KernelUnfitError: Here, from the sub-processor or from `write`, if the call does not
+                suit the fast path.
+        """
+        if not self.features and encoding != "plain":
+            raise KernelUnfitError
+        return Call(self, outputs, encoding)
 
     def instrumented(self, call: Call) -> Any:  # noqa: ANN401
         """Return a copy of the processor whose arithmetic `call` takes over."""
@@ -145,6 +160,17 @@ class Kernel:
         return self._processor
 
 
+def view_of(pixels: Pixels) -> torch.Tensor:
+    """View decoded pixels (H, W, 3) or (T, H, W, 3) channels-first, in the decoder's memory order.
+
+    Raises:
+        KernelUnfitError: If they are not RGB in uint8.
+    """
+    if pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
+        raise KernelUnfitError
+    return torch.from_numpy(pixels).movedim(-1, -3)
+
+
 class Call:
     """One run: what was put off, and where it is to be written."""
 
@@ -157,18 +183,19 @@ class Call:
         self.table: torch.Tensor | None = None
         """What rescaling and normalising would have done, once the processor has asked for it."""
 
-    def process(self, pixels: Pixels, kwargs: Mapping[str, Any]) -> None:
-        """Run the processor and write every output."""
-        view = torch.from_numpy(pixels)
-        view = view.permute(2, 0, 1) if view.dim() == 3 else view.permute(0, 3, 1, 2)
-        arguments = {**kwargs, "return_tensors": "pt", self._kernel.argument: [view]}
-        if self._kernel.argument == "videos":
-            arguments["input_data_format"] = "channels_first"
-        with torch.inference_mode():
-            result = self._kernel.instrumented(self)(**arguments)
-            for name, output in self._outputs.items():
-                if not name.endswith(".lut"):
-                    self._write(name, result.get(name), output)
+    @property
+    def sub_processor(self) -> Any:  # noqa: ANN401
+        """A processor that takes the original's place in this call; made anew at each access.
+
+        It holds the call and the call does not hold it, so nothing keeps the outputs alive.
+        """
+        return self._kernel.instrumented(self)
+
+    def write(self, features: Mapping[str, Any]) -> None:
+        """Write every output that is not yet written, from what the sub-processor returned."""
+        for name, output in self._outputs.items():
+            if not name.endswith(".lut"):
+                self._write(name, features.get(name), output)
 
     def pass_image(self, image: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         """Stand in for `process_image`: the pixels are RGB and channels-first already."""

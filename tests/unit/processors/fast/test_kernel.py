@@ -1,9 +1,13 @@
+import copy
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
 from transformers import AutoProcessor
 
-from processors.fast import AVAILABLE, expand, find_kernel
+from processors.fast import AVAILABLE, expand, find_kernel, view_of
 from tests.helpers.zoo.media import noise_image, noise_video, video_metadata
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="built without a compiler")
@@ -162,6 +166,39 @@ def test_what_does_not_suit_is_left_to_the_processor(processor):
     scattered = torch.zeros(*expected["pixel_values"].shape, 2)[..., 0]
     assert not kernel.run(pixels, {}, {"pixel_values": scattered})
     assert not kernel.run(pixels, {}, room_for(expected), "raw")
+
+
+def test_a_call_inside_the_processor_s_protocol(processor):
+    """A call's sub-processor serves the protocol: the same replacements, features written."""
+    whole = processor("qwen2_5_vl")
+    kernel = find_kernel(whole.image_processor)
+    pixels = np.array(noise_image(333, 210))
+    expected, replacements = whole._process_images(
+        [torch.from_numpy(pixels).permute(2, 0, 1)], return_tensors="pt"
+    )
+    outputs = room_for(expected)
+    call = kernel.start(outputs)
+    inside = copy.copy(whole)
+    inside.image_processor = call.sub_processor
+    features, told = inside._process_images([view_of(pixels)], return_tensors="pt")
+    call.write(features)
+    assert replacements == told
+    assert all(torch.equal(expected[name], outputs[name]) for name in expected)
+
+
+def test_a_finished_call_keeps_no_outputs(processor):
+    """Outputs are views of memory that others own: they die with the call, without a collector."""
+    images = processor("qwen2_5_vl").image_processor
+    pixels = np.array(noise_image(64, 64))
+    outputs = room_for(plain(images, pixels))
+    watched = weakref.ref(outputs["pixel_values"])
+    gc.disable()
+    try:
+        assert find_kernel(images).run(pixels, {}, outputs)
+        del outputs
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 def test_no_kernel_without_the_torchvision_backend(processor):
