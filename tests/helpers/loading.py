@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from blockbuster import blockbuster_ctx
+
 from app.loading.addresses import Address
 from app.loading.loader import Loader
 from app.loading.network import Resolver
@@ -61,11 +63,15 @@ async def run_staging(nbytes: int = STAGING_BYTES) -> AsyncIterator[tuple[Stagin
 async def run_loader(
     resolver: Resolver | None = None, *, nbytes: int = STAGING_BYTES, **settings: Any
 ) -> AsyncIterator[Loading]:
-    """Run a loader that may reach this machine unless the settings say otherwise."""
+    """Run a loader that may reach this machine unless the settings say otherwise.
+
+    Any call of the application that would block the event loop fails the test.
+    """
     settings = {"allow_private": True, **settings}
     async with (
         run_staging(nbytes) as (staging, arena),
         Loader(LoadingSettings(**settings), staging, resolver) as loader,
     ):
-        yield Loading(loader, staging, arena)
+        with blockbuster_ctx("app"):
+            yield Loading(loader, staging, arena)
         assert loader.num_fetching == 0
