@@ -9,6 +9,7 @@ from typing import Any
 
 from app.staging import StagedMedia
 from processors.errors import MmprepError
+from transport.errors import TransportError
 
 
 class _Flight:
@@ -64,7 +65,7 @@ class Flights:
         flight.num_waiting += 1
         try:
             return (await asyncio.shield(flight.task)).share()
-        except MmprepError as error:
+        except (MmprepError, TransportError) as error:
             raise copy.copy(error) from error
         finally:
             await flight.leave()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote_to_bytes, urljoin
 
 import idna
@@ -103,22 +103,27 @@ def follow(base: Target, location: str) -> Target:
         InvalidRequestError: If the location cannot be understood.
         SourceForbiddenError: If its host is an IP address in an odd form.
     """
-    if len(location) > MAX_URL_CHARS or _BAD_CHARS.search(location):
+    # Many servers leave spaces in there, and every browser encodes them.
+    target = parse_url(_resolve(base, location.strip(" ").replace(" ", "%20")))
+    if target.authorization is None and target.origin == base.origin:
+        return replace(target, authorization=base.authorization)
+    return target
+
+
+def _resolve(base: Target, location: str) -> str:
+    if _BAD_CHARS.search(location):
         raise InvalidRequestError("The redirect's location is not a URL.")
+    # What is complete stays as it is; only relative paths and queries need joining.
+    if location.startswith("//"):
+        return f"{base.scheme}:{location}"
+    if location.startswith("/"):
+        return f"{base.scheme}://{base.authority}{location}"
+    if _URL.fullmatch(location):
+        return location
     try:
-        target = parse_url(urljoin(base.url, location))
+        return urljoin(base.url, location)
     except ValueError as error:
         raise InvalidRequestError("The redirect's location is not a URL.") from error
-    if target.authorization is None and target.origin == base.origin:
-        return Target(
-            target.scheme,
-            target.host,
-            target.port,
-            target.path,
-            base.authorization,
-            target.address,
-        )
-    return target
 
 
 def _percent_encode(match: re.Match[str]) -> str:

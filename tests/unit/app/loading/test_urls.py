@@ -176,6 +176,9 @@ def test_the_host_header_has_a_port_only_where_it_is_not_the_default() -> None:
         ("//other/x", "http://other/x"),
         ("https://other", "https://other/"),
         ("../up", "http://host:81/up"),
+        ("/a/../b?", "http://host:81/a/../b?"),
+        ("http://other/a/../b%2f?", "http://other/a/../b%2f?"),
+        (" /a b ", "http://host:81/a%20b"),
     ],
 )
 def test_redirects_resolve_against_their_origin(location: str, url: str) -> None:
@@ -192,7 +195,7 @@ def test_credentials_follow_to_the_same_origin_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["", "file:///etc/passwd", "http://[", "a b", "\\\\x", "ftp://x"]
+    "location", ["", "file:///etc/passwd", "http://[", "a\tb", "\\\\x", "ftp://x"]
 )
 def test_useless_locations_are_refused(location: str) -> None:
     """Empty locations lead back; everything that is no http URL is refused."""
