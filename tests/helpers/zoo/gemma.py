@@ -23,7 +23,7 @@ GEMMA_4_IDS = {
 }  # fmt: skip
 
 
-def _tokenizer(named: dict[str, str], *more: str) -> Any:
+def gemma_tokenizer(named: dict[str, str], *more: str) -> Any:
     specials = SpecialTokens(
         first=("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"),
         last=("<start_of_turn>", "<end_of_turn>", *more),
@@ -49,7 +49,7 @@ def _turns(**prompts: str) -> str:
 
 @family("Gemma3ForConditionalGeneration", image="<start_of_image>")
 def gemma3():
-    tokenizer = _tokenizer(SOFT_IMAGE)
+    tokenizer = gemma_tokenizer(SOFT_IMAGE)
     processor = hf.Gemma3Processor(
         hf.Gemma3ImageProcessor(size={"height": 896, "width": 896}),
         tokenizer,
@@ -70,7 +70,7 @@ def gemma3():
 
 @family("Gemma3nForConditionalGeneration", image="<image_soft_token>", audio="<audio_soft_token>")
 def gemma3n():
-    tokenizer = _tokenizer({**SOFT_IMAGE, "audio_token": "<audio_soft_token>", **BOA_EOA})
+    tokenizer = gemma_tokenizer({**SOFT_IMAGE, "audio_token": "<audio_soft_token>", **BOA_EOA})
     processor = hf.Gemma3nProcessor(
         hf.Gemma3nAudioFeatureExtractor(),
         hf.SiglipImageProcessor(
@@ -97,7 +97,7 @@ def gemma3n():
 
 @family("Gemma4ForConditionalGeneration", image="<|image|>", video="<|video|>", audio="<|audio|>")
 def gemma4():
-    tokenizer = _tokenizer(GEMMA_4, "<|video|>", "<|turn>", "<turn|>")
+    tokenizer = gemma_tokenizer(GEMMA_4, "<|video|>", "<|turn>", "<turn|>")
     processor = hf.Gemma4Processor(
         hf.Gemma4AudioFeatureExtractor(),
         hf.Gemma4ImageProcessor(),
@@ -115,7 +115,7 @@ def gemma4():
     audio="<|audio|>",
 )
 def gemma4_unified():
-    tokenizer = _tokenizer(GEMMA_4, "<|video|>", "<|turn>", "<turn|>")
+    tokenizer = gemma_tokenizer(GEMMA_4, "<|video|>", "<|turn>", "<turn|>")
     processor = hf.Gemma4UnifiedProcessor(
         hf.Gemma4UnifiedAudioFeatureExtractor(),
         hf.Gemma4UnifiedImageProcessor(),
@@ -128,7 +128,7 @@ def gemma4_unified():
 
 @family("PaliGemmaForConditionalGeneration", image="<image>")
 def paligemma():
-    tokenizer = _tokenizer({"image_token": "<image>"}, "<loc0000>", "<seg000>")
+    tokenizer = gemma_tokenizer({"image_token": "<image>"}, "<loc0000>", "<seg000>")
     images = hf.SiglipImageProcessor(size={"height": 224, "width": 224})
     images.image_seq_length = 256
     processor = hf.PaliGemmaProcessor(
@@ -140,7 +140,7 @@ def paligemma():
 
 @family("EmbeddingGemma2Model", image="<|image|>", video="<|video|>", audio="<|audio|>")
 def embedding_gemma2():
-    tokenizer = _tokenizer(GEMMA_4, "<|video|>", "<|turn>", "<turn|>")
+    tokenizer = gemma_tokenizer(GEMMA_4, "<|video|>", "<|turn>", "<turn|>")
     processor = hf.EmbeddingGemma2Processor(
         hf.Gemma4AudioFeatureExtractor(),
         hf.Gemma4ImageProcessor(),

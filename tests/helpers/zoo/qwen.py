@@ -8,7 +8,7 @@ from transformers import AutoConfig
 from processors.demo import make
 from processors.demo.tokenizer import SpecialTokens, build_tokenizer
 from tests.helpers.zoo import templates
-from tests.helpers.zoo.configs import set_ids, shrink, small_config
+from tests.helpers.zoo.configs import full_config, set_ids, shrink, small_config
 from tests.helpers.zoo.family import family
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -165,3 +165,10 @@ def qwen2_5_omni():
 @family("Qwen3OmniMoeForConditionalGeneration", **_omni_prompts(OMNI_3))
 def qwen3_omni_moe():
     return _omni("qwen3_omni_moe", hf.Qwen3OmniMoeProcessor, OMNI_3, **PATCH_16)
+
+
+@family("ColQwen2ForRetrieval", image="", joint_call=False)
+def colqwen2():
+    tokenizer = chatml_tokenizer()
+    processor = hf.ColQwen2Processor(hf.Qwen2VLImageProcessor(), tokenizer)
+    return processor, full_config("colqwen2", tokenizer)

@@ -5,7 +5,7 @@ from transformers import AutoConfig
 
 from processors.demo.tokenizer import SpecialTokens, build_tokenizer
 from tests.helpers.zoo import templates
-from tests.helpers.zoo.configs import small_config
+from tests.helpers.zoo.configs import full_config, small_config
 from tests.helpers.zoo.family import family
 from tests.helpers.zoo.qwen import chatml_with
 
@@ -82,3 +82,56 @@ def musicflamingo():
         chat_template=templates.turns(audio="<sound>"),
     )
     return processor, small_config("musicflamingo", tokenizer, audio_token_id="<sound>")
+
+
+VIBEVOICE = "<|object_ref_start|><|box_start|><|object_ref_end|>"
+
+
+@family(
+    "VibeVoiceAsrForConditionalGeneration",
+    audio=VIBEVOICE,
+    listed_text=True,
+    sample_rate_hz=24000,
+)
+def vibevoice_asr():
+    tokenizer = chatml_with({}, "<|AUDIO_DURATION|>")
+    processor = hf.VibeVoiceAsrProcessor(
+        hf.VibeVoiceAcousticTokenizerFeatureExtractor(),
+        tokenizer,
+        chat_template=templates.turns(audio=VIBEVOICE),
+    )
+    return processor, full_config("vibevoice_asr", tokenizer, audio_token_id="<|box_start|>")
+
+
+@family(
+    "MossTranscribeDiarizeForConditionalGeneration",
+    audio="<|audio_start|><|audio_pad|><|audio_end|>",
+    listed_text=True,
+)
+def moss_transcribe_diarize():
+    tokenizer = chatml_with({}, "<|audio_start|>", "<|audio_pad|>", "<|audio_end|>")
+    processor = hf.MossTranscribeDiarizeProcessor(
+        hf.MossTranscribeDiarizeFeatureExtractor(),
+        tokenizer,
+        chat_template=templates.turns(audio="<|audio_start|><|audio_pad|><|audio_end|>"),
+    )
+    config = full_config("moss_transcribe_diarize", tokenizer, audio_token_id="<|audio_pad|>")
+    return processor, config
+
+
+@family("Wav2Vec2ForCTC", audio="", has_text=False, fixed_call={"sampling_rate": 16000})
+def wav2vec2():
+    specials = SpecialTokens(
+        first=("<pad>", "<s>", "</s>", "<unk>"), bos="<s>", eos="</s>", pad="<pad>", unk="<unk>"
+    )
+    tokenizer = build_tokenizer(specials)
+    processor = hf.Wav2Vec2Processor(hf.Wav2Vec2FeatureExtractor(), tokenizer)
+    return processor, small_config("wav2vec2", tokenizer)
+
+
+@family("ParakeetForCTC", audio="", has_text=False, fixed_call={"sampling_rate": 16000})
+def parakeet_ctc():
+    specials = SpecialTokens(first=("<unk>", "<pad>"), pad="<pad>", unk="<unk>")
+    tokenizer = build_tokenizer(specials)
+    processor = hf.ParakeetProcessor(hf.ParakeetFeatureExtractor(), tokenizer)
+    return processor, small_config("parakeet_ctc", tokenizer)
