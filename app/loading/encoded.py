@@ -80,10 +80,11 @@ def _decode_percent(payload: str) -> bytes:
 
 
 def _decode_base64(payload: str, max_bytes: int) -> bytes:
-    if len(payload) % 4 == 0 and len(payload) // 4 * 3 <= max_bytes + 2:
+    if len(payload) // 4 * 3 <= max_bytes + 2:
+        padding = "=" * (-len(payload) % 4)
         try:
-            return pybase64.b64decode(payload, validate=True)
-        except (binascii.Error, ValueError):
+            return pybase64.b64decode(payload + padding if padding else payload, validate=True)
+        except ValueError:
             pass  # perhaps it only needs tidying
     tidy = _tidy(payload)
     if len(tidy) // 4 * 3 > max_bytes + 2:

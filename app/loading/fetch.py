@@ -115,8 +115,10 @@ class Fetcher:
     def __init__(self, settings: LoadingSettings, resolver: Resolver | None = None) -> None:
         self._settings = settings
         self._guard = Guard(settings)
-        self._system = SystemResolver() if resolver is None else None
-        self._pool = make_pool(settings, self._guard, self._system or resolver)  # type: ignore[arg-type]  # one of them is given
+        self._system: SystemResolver | None = None
+        if resolver is None:
+            self._system = resolver = SystemResolver()
+        self._pool = make_pool(settings, self._guard, resolver)
         self._permits = HostPermits(settings.max_connections, settings.max_connections_per_host)
 
     async def __aenter__(self) -> Self:

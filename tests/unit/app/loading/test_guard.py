@@ -4,11 +4,14 @@ import ipaddress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.loading.errors import SourceForbiddenError
 from app.loading.guard import Guard, matches_domain
 from app.loading.settings import LoadingSettings
 from app.loading.urls import parse_url
+from processors.errors import InvalidRequestError
 
 
 def guard(**settings: Any) -> Guard:
@@ -77,3 +80,23 @@ def test_domains_match_whole_labels() -> None:
     assert not matches_domain("example.com", ["*.example.com"])
     assert not matches_domain("badexample.com", ["*.example.com"])
     assert matches_domain("example.com", ["other", "example.com"])
+
+
+octets = st.tuples(st.just(127), *[st.integers(0, 255)] * 3)
+spell = st.sampled_from([str, hex, "0{:o}".format, "{:03d}".format, "0X{:X}".format])
+digits = st.sampled_from(
+    ["0123456789", "\uff10\uff11\uff12\uff13\uff14\uff15\uff16\uff17\uff18\uff19"]
+)
+dots = st.sampled_from([".", "\u3002", "\uff0e", "\uff61"])
+
+
+@given(octets, st.lists(spell, min_size=4, max_size=4), st.integers(1, 4), digits, dots)
+def test_no_spelling_of_loopback_passes(numbers, spellings, size, alphabet, dot) -> None:
+    """Octal, hexadecimal, padded, shortened and full-width forms in any mixture are refused."""
+    head, rest = numbers[: size - 1], numbers[size - 1 :]
+    last = int.from_bytes(bytes(rest), "big")
+    texts = [write(n) for write, n in zip(spellings, [*head, last], strict=False)]
+    host = dot.join(texts).translate(str.maketrans("0123456789", alphabet))
+    for form in (host, f"{host}.", f"user@{host}", f"{host}:8080"):
+        with pytest.raises((SourceForbiddenError, InvalidRequestError)):
+            guard().check_target(parse_url(f"http://{form}/x"))
