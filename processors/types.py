@@ -198,7 +198,7 @@ class ModelInfo:
     fingerprint: str
     fingerprint_inputs: Mapping[str, Any]
     prompt_fingerprint: str | None
-    tokenizer_json: bytes | None
+    tokenizer_json: bytes | None = field(repr=False)
     """The fast tokenizer, serialised; None where there is none (slow tokenizer, or no text)."""
     adds_special_tokens: bool = False
     """Whether encoding a plain text adds BOS or the like."""
