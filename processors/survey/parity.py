@@ -1,0 +1,190 @@
+"""One modality of one model through our engine, beside Hugging Face's own calls."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from processors import decode, hf
+from processors.engine import Engine
+from processors.errors import MmprepError
+from processors.prompt import PromptEncoder
+from processors.survey import media
+from processors.types import (
+    DTYPE_SIZES,
+    DecodeLimits,
+    ItemInput,
+    ItemPlan,
+    MediaOptions,
+    Modality,
+    RenderedPrompt,
+)
+
+EXACT = "exact"
+LIMITS = DecodeLimits()
+IMAGE_SIZES = ((224, 168), (131, 300))
+CLIPS = ((8, 160, 112),)
+CLIP_FPS = 4
+AUDIO_SECONDS = (1.2, 2.5)
+_ARGUMENT = {Modality.IMAGE: "images", Modality.VIDEO: "videos", Modality.AUDIO: "audio"}
+_RATE_HZ = 16_000
+
+
+@dataclass(frozen=True)
+class Item:
+    """One medium, planned and processed by us, and as Hugging Face takes it."""
+
+    plan: ItemPlan
+    outputs: Mapping[str, torch.Tensor]
+    decoded: Any
+    extra: Mapping[str, Any]
+    """Call arguments that go with it (a clip's metadata)."""
+
+
+class Subject:
+    """A model under survey, loaded both ways.
+
+    Raises:
+        ModelLoadError: If the engine refuses the model.
+    """
+
+    def __init__(self, engine: Engine, model: hf.LoadedModel) -> None:
+        self._engine = engine
+        self._processor = model.processor
+        self._model = model
+        self._encoder = PromptEncoder(engine.info)
+
+    def verdict(self, modality: Modality) -> str:
+        """Return `exact`, or why features or ids are not Hugging Face's."""
+        try:
+            items = [self._run(modality, data) for data in self._media(modality)]
+        except MmprepError as exc:
+            return f"not served: {exc.message}"
+        for item in items:
+            if problem := self._compare_features(modality, item):
+                return problem
+        return self._compare_ids(modality, items)
+
+    def _media(self, modality: Modality) -> Iterator[bytes]:
+        if modality is Modality.IMAGE:
+            yield from (media.png(*size, seed=i) for i, size in enumerate(IMAGE_SIZES))
+        elif modality is Modality.VIDEO:
+            yield from (media.mp4(*clip, CLIP_FPS, seed=i) for i, clip in enumerate(CLIPS))
+        else:
+            rate = self._sample_rate_hz()
+            yield from (media.wav(s, rate, seed=i) for i, s in enumerate(AUDIO_SECONDS))
+
+    def _sample_rate_hz(self) -> int:
+        part = self._model.sub_processors[Modality.AUDIO]
+        return int(getattr(part, "sampling_rate", None) or _RATE_HZ)
+
+    def _run(self, modality: Modality, data: bytes) -> Item:
+        item = ItemInput(modality, (data,))
+        plan = self._engine.plan(item)
+        outputs = {
+            spec.name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
+            for spec in plan.tensors
+            if spec.dtype in DTYPE_SIZES
+        }
+        self._engine.process(item, plan, outputs)
+        decoded, extra = self._decode(modality, data, plan)
+        return Item(plan, outputs, decoded, extra)
+
+    def _decode(
+        self, modality: Modality, data: bytes, plan: ItemPlan
+    ) -> tuple[Any, Mapping[str, Any]]:
+        options = MediaOptions()
+        if modality is Modality.IMAGE:
+            return decode.decode_image(data, options=options, limits=LIMITS), {}
+        if modality is Modality.AUDIO:
+            rate = self._sample_rate_hz()
+            samples = decode.decode_audio(data, sample_rate_hz=rate, options=options, limits=LIMITS)
+            return samples, {}
+        indices = list(plan.state["frame_indices"])
+        video = decode.decode_frames(data, indices, options=options, limits=LIMITS)
+        metadata = {
+            "total_num_frames": plan.source.num_frames,
+            "fps": plan.source.fps,
+            "duration": plan.source.seconds,
+            "width": plan.source.width,
+            "height": plan.source.height,
+            "frames_indices": indices,
+        }
+        return video.frames, {"video_metadata": [metadata], "do_sample_frames": False}
+
+    def _placeholder(self, modality: Modality) -> str:
+        spec = self._engine.info.placeholders.get(modality)
+        return "" if spec is None else spec.text
+
+    def _compare_features(self, modality: Modality, item: Item) -> str | None:
+        text = f"{self._placeholder(modality)} What is it?"
+        expected = self._call(modality, text, [item])
+        if expected is None:
+            return "Hugging Face's own call fails"
+        compared = 0
+        for name, ours in item.outputs.items():
+            theirs = expected.get(name)
+            if not isinstance(theirs, torch.Tensor):
+                continue
+            compared += 1
+            if ours.shape != theirs.shape:
+                return f"{name}: shape {tuple(ours.shape)}, not {tuple(theirs.shape)}"
+            if not torch.equal(ours, theirs):
+                return f"{name}: differs by {(ours.float() - theirs.float()).abs().max():.2g}"
+        return None if compared else "no output in common"
+
+    def _compare_ids(self, modality: Modality, items: Sequence[Item]) -> str:
+        if self._model.tokenizer is None or not self._placeholder(modality):
+            return EXACT
+        text = " And ".join(f"{self._placeholder(modality)} What is it?" for _ in items)
+        expected = self._call(modality, text, items)
+        joint = expected is not None
+        if expected is None:
+            items = items[:1]
+            text = f"{self._placeholder(modality)} What is it?"
+            expected = self._call(modality, text, items)
+        if expected is None or "input_ids" not in expected:
+            return "features exact; no ids to compare"
+        prompt = RenderedPrompt(((text, True),))
+        try:
+            ours = self._encoder.expand_text(prompt, [item.plan for item in items]).input_ids
+        except MmprepError as exc:
+            return f"features exact; ids: {exc.message}"
+        if ours.tolist() != torch.as_tensor(expected["input_ids"]).flatten().tolist():
+            return "features exact; ids differ"
+        return EXACT if joint else f"{EXACT} (alone; no joint call)"
+
+    def _call(
+        self, modality: Modality, text: str, items: Sequence[Item]
+    ) -> Mapping[str, Any] | None:
+        """Call the processor in the first of the shapes that it takes; None if it takes none."""
+        decoded = [item.decoded for item in items]
+        extra: dict[str, Any] = {}
+        for item in items:
+            for name, value in item.extra.items():
+                extra[name] = extra.get(name, []) + value if isinstance(value, list) else value
+        if modality is Modality.IMAGE:
+            extra["input_data_format"] = "channels_last"
+        for text_kwargs, media_value in self._shapes(text, decoded):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    kwargs = {_ARGUMENT[modality]: media_value, **text_kwargs, **extra}
+                    result: Mapping[str, Any] = self._processor(**kwargs, return_tensors="pt")
+            except (*hf.HF_ERRORS, AssertionError):
+                continue
+            return result
+        return None
+
+    def _shapes(self, text: str, decoded: list[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yield (text arguments, media) in the ways that processors want them."""
+        yield {"text": text}, decoded
+        yield {"text": [text]}, decoded
+        yield {"text": [text]}, [decoded]
+        if len(decoded) == 1:
+            yield {}, decoded
+            yield {}, decoded[0]
