@@ -13,21 +13,24 @@ from collections.abc import Iterator
 from app.loading.errors import MediaUpstreamError
 
 PIECE_BYTES = 256 * 1024
-_WINDOW_BITS = {
-    "gzip": zlib.MAX_WBITS | 16,
-    "x-gzip": zlib.MAX_WBITS | 16,
-    "deflate": zlib.MAX_WBITS,
-}
-_CORRUPT = "The source's content encoding is corrupt."
+_GZIP_BITS = zlib.MAX_WBITS | 16
+_ZLIB_BITS = zlib.MAX_WBITS
+_RAW_BITS = -zlib.MAX_WBITS
+_WINDOW_BITS = {"gzip": _GZIP_BITS, "x-gzip": _GZIP_BITS, "deflate": None}
 
 
 class Inflater:
-    """Decompresses one gzip or deflate stream, gzip members one after the other included."""
+    """Decompresses one gzip or deflate stream, gzip members one after the other included.
 
-    def __init__(self, window_bits: int) -> None:
+    Args:
+        window_bits: zlib's; None where the first two bytes tell, since "deflate" is a zlib stream
+            by the standard and a raw one by some servers.
+    """
+
+    def __init__(self, window_bits: int | None) -> None:
         self._window_bits = window_bits
-        self._stream = zlib.decompressobj(window_bits)
-        self._has_begun = False
+        self._head = b""
+        self._stream = zlib.decompressobj(_ZLIB_BITS if window_bits is None else window_bits)
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Yield what a chunk decompresses to, at most `PIECE_BYTES` at a time.
@@ -35,12 +38,19 @@ class Inflater:
         Raises:
             MediaUpstreamError: If the stream is corrupt.
         """
+        if self._window_bits is None:
+            data = self._head = self._head + data
+            if len(data) < 2:
+                return
+            self._window_bits = _ZLIB_BITS if _is_zlib(data) else _RAW_BITS
+            self._stream = zlib.decompressobj(self._window_bits)
         while data:
             if self._stream.eof:
                 self._stream = zlib.decompressobj(self._window_bits)
-            piece, data = self._inflate(data)
+            piece = self._inflate(data)
             if piece:
                 yield piece
+            data = self._stream.unconsumed_tail or self._stream.unused_data
 
     def finish(self) -> Iterator[bytes]:
         """Yield what is left inside; call once, after the last chunk.
@@ -48,28 +58,21 @@ class Inflater:
         Raises:
             MediaUpstreamError: If the stream is cut.
         """
-        try:
-            rest = self._stream.decompress(b"", PIECE_BYTES)
-            while rest:
-                yield rest
-                rest = self._stream.decompress(b"", PIECE_BYTES)
-        except zlib.error as error:
-            raise MediaUpstreamError(_CORRUPT) from error
+        while piece := self._inflate(b""):
+            yield piece
         if not self._stream.eof:
             raise MediaUpstreamError("The source's content encoding is cut.")
 
-    def _inflate(self, data: bytes) -> tuple[bytes, bytes]:
+    def _inflate(self, data: bytes) -> bytes:
         try:
-            piece = self._stream.decompress(data, PIECE_BYTES)
+            return self._stream.decompress(data, PIECE_BYTES)
         except zlib.error as error:
-            if self._has_begun or self._window_bits != zlib.MAX_WBITS:
-                raise MediaUpstreamError(_CORRUPT) from error
-            # "deflate" is a zlib stream by the standard and a raw one by some servers.
-            self._window_bits = -zlib.MAX_WBITS
-            self._stream = zlib.decompressobj(self._window_bits)
-            return self._inflate(data)
-        self._has_begun = True
-        return piece, self._stream.unconsumed_tail or self._stream.unused_data
+            raise MediaUpstreamError("The source's content encoding is corrupt.") from error
+
+
+def _is_zlib(head: bytes) -> bool:
+    """Return whether a stream begins with a zlib header: method 8, and its check digits."""
+    return head[0] & 0x0F == 8 and (head[0] << 8 | head[1]) % 31 == 0
 
 
 def find_inflater(content_encoding: str) -> Inflater | None:

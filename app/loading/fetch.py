@@ -16,7 +16,7 @@ from typing import Self
 import httpcore2
 
 from app.loading.cache import freshness_s
-from app.loading.content_encoding import Inflater, find_inflater
+from app.loading.content_encoding import find_inflater
 from app.loading.errors import MediaFetchTimeoutError, MediaUpstreamError, SourceForbiddenError
 from app.loading.guard import Guard
 from app.loading.limits import HostPermits, RateGuard, TimeBudget
@@ -27,6 +27,14 @@ from processors.errors import InvalidRequestError, MediaTooLargeError
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 GOOD = frozenset({200, 203})
+RETRIED = (
+    httpcore2.ConnectError,
+    httpcore2.ConnectTimeout,
+    # A kept connection may be closed under a new request; a fresh one tells the truth.
+    httpcore2.ReadError,
+    httpcore2.WriteError,
+    httpcore2.RemoteProtocolError,
+)
 FREE_CHUNKS = 4096
 MIN_CHUNK_BYTES = 32
 """Average size of a body's chunks beyond the first `FREE_CHUNKS`: each costs the loop time."""
@@ -75,17 +83,21 @@ class Body:
             MediaUpstreamError: If the content encoding is corrupt or cut.
         """
         decoded = 0
+        async for piece in self._decoded():
+            decoded += len(piece)
+            if decoded > self._max_bytes:
+                raise _too_large(self._max_bytes)
+            yield piece
+
+    async def _decoded(self) -> AsyncIterator[bytes]:
         async for chunk in self._received():
-            for piece in _decode(self._inflater, chunk):
-                decoded += len(piece)
-                if decoded > self._max_bytes:
-                    raise _too_large(self._max_bytes)
+            if self._inflater is None:
+                yield chunk
+                continue
+            for piece in self._inflater.pieces(chunk):
                 yield piece
         if self._inflater is not None:
             for piece in self._inflater.finish():
-                decoded += len(piece)
-                if decoded > self._max_bytes:
-                    raise _too_large(self._max_bytes)
                 yield piece
 
     async def _received(self) -> AsyncIterator[bytes]:
@@ -187,17 +199,14 @@ class Fetcher:
 
     async def _send(self, target: Target, accept: str) -> httpcore2.Response:
         """Return the answer's head; what failed before a byte of it came is tried again."""
-        for attempt in range(self._settings.retries + 1):
+        retries_left = self._settings.retries
+        while True:
             try:
                 return await self._pool.handle_async_request(self._request(target, accept))
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-                if attempt == self._settings.retries or _is_tls(error):
+            except RETRIED as error:
+                if not retries_left or _is_tls(error):
                     raise
-            except (httpcore2.ReadError, httpcore2.WriteError, httpcore2.RemoteProtocolError):
-                # A kept connection may be closed under a new request; a fresh one tells the truth.
-                if attempt == self._settings.retries:
-                    raise
-        raise MediaUpstreamError("The source's server cannot be reached.", retryable=True)
+                retries_left -= 1
 
     def _request(self, target: Target, accept: str) -> httpcore2.Request:
         settings = self._settings
@@ -228,13 +237,6 @@ class Fetcher:
                 }
             },
         )
-
-
-def _decode(inflater: Inflater | None, chunk: bytes) -> Iterator[bytes]:
-    if inflater is None:
-        yield chunk
-    else:
-        yield from inflater.pieces(chunk)
 
 
 def _header(headers: Headers, name: bytes) -> str:

@@ -114,19 +114,6 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
                 "The source's host name does not resolve.", retryable=temporary
             ) from error
 
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109 - the pool's interface
-        socket_options: Iterable[SocketOption] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        """Refuse; no source is a unix socket."""
-        raise httpcore2.UnsupportedProtocol
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait, for the pool's retries."""
-        await asyncio.sleep(seconds)
-
 
 def make_pool(
     settings: LoadingSettings, guard: Guard, resolver: Resolver

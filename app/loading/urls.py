@@ -120,10 +120,7 @@ def _resolve(base: Target, location: str) -> str:
         return f"{base.scheme}://{base.authority}{location}"
     if _URL.fullmatch(location):
         return location
-    try:
-        return urljoin(base.url, location)
-    except ValueError as error:
-        raise InvalidRequestError("The redirect's location is not a URL.") from error
+    return urljoin(base.url, location)
 
 
 def _percent_encode(match: re.Match[str]) -> str:

@@ -116,6 +116,16 @@ async def test_redirects_are_followed(origin: Origin) -> None:
     assert [r.path for r in origin.requests] == ["/1", "/2", "/3?x=y", "/end"]
 
 
+@pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
+async def test_locations_in_any_coding_are_followed(origin: Origin, coding: str) -> None:
+    """Servers write what they like into Location."""
+    origin.serve("/b%C3%A9", BODY)
+    location = "/b\u00e9".encode(coding).decode("latin-1")
+    url = origin.redirect("/1", location)
+    async with run_loader() as loading:
+        assert await load(loading, url) == BODY
+
+
 async def test_credentials_do_not_follow_to_another_origin(origin: Origin) -> None:
     """Userinfo is for the server it was given for."""
     async with run_origin() as other:

@@ -220,3 +220,56 @@ async def test_media_do_not_show_their_bytes(area: tuple[StagingArea, Arena]) ->
     with await stage(staging, b"secret") as staged:
         assert "secret" not in repr(staged)
         assert "nbytes=6" in repr(staged)
+
+
+async def test_big_parts_are_read_back(area: tuple[StagingArea, Arena]) -> None:
+    """A copy of a large part is made off the loop and is exact."""
+    staging, _ = area
+    with staging.buffer(expected_bytes=len(BODY), max_bytes=4 << 20) as buffer:
+        await buffer.append(BODY)
+        assert await buffer.read(1000, BIG_COPY_BYTES + 1) == BODY[1000 : 1001 + BIG_COPY_BYTES]
+
+
+async def test_a_buffer_that_cannot_double_grows_by_what_it_needs(
+    area: tuple[StagingArea, Arena],
+) -> None:
+    """A medium that fits is not refused because twice its size would not."""
+    staging, arena = area
+    with staging.buffer(expected_bytes=None, max_bytes=8 << 20) as buffer:
+        for _ in range(7):
+            await buffer.append(bytes(1 << 20))
+        assert buffer.nbytes == 7 << 20
+    assert arena.statistics().held_bytes == 0
+
+
+async def test_a_growth_that_fails_changes_nothing(area: tuple[StagingArea, Arena]) -> None:
+    """A buffer without room keeps what it has and can be let go."""
+    staging, arena = area
+    with staging.buffer(expected_bytes=None, max_bytes=16 << 20) as buffer:
+        await buffer.append(b"kept")
+        other = await stage(staging, bytes(4 << 20), max_bytes=4 << 20)
+        with pytest.raises(StoreFullError):
+            await buffer.append(bytes(6 << 20))
+        assert await buffer.read(0, buffer.nbytes) == b"kept"
+        other.release()
+    assert arena.statistics().held_bytes == 0
+
+
+async def test_a_growth_that_is_cancelled_lets_both_go(area: tuple[StagingArea, Arena]) -> None:
+    """Cancelling while the old bytes are copied frees the old memory and the new."""
+    staging, arena = area
+    buffers = [staging.buffer(expected_bytes=None, max_bytes=4 << 20) for _ in range(2)]
+    for buffer in buffers:
+        await buffer.append(bytes(FIRST_CAPACITY_BYTES))
+    held_bytes = arena.statistics().held_bytes
+    tasks = [asyncio.create_task(buffer.append(bytes(10_000))) for buffer in buffers]
+    await asyncio.sleep(0)
+    assert not all(task.done() for task in tasks)  # one of them has to move
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await staging.aclose()
+    assert arena.statistics().held_bytes <= held_bytes + FIRST_CAPACITY_BYTES + 4096
+    for buffer in buffers:
+        buffer.release()
+    assert arena.statistics().held_bytes == 0

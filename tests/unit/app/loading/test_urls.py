@@ -217,3 +217,16 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             continue
         again = parse_url(target.url)
         assert (again.host, again.port, again.path) == (target.host, target.port, target.path)
+
+
+@given(st.text(max_size=40))
+def test_any_location_is_followed_or_refused(text: str) -> None:
+    """No Location header makes the parser fail in a way of its own."""
+    base = parse_url("http://me:pw@host:81/dir/file?old")
+    for location in (text, f"//{text}", f"http://{text}", f"x{text}", f"http:{text}"):
+        try:
+            target = follow(base, location)
+        except (InvalidRequestError, SourceForbiddenError):
+            continue
+        if target.origin != base.origin:
+            assert target.authorization != base.authorization
