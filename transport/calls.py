@@ -9,13 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from transport.errors import ApiError, FeatureLost
-from transport.opening import Views
 from transport.protocol import BINARY_TYPE, MAX_BATCH, PreprocessFields, encode_request
 from transport.session import Call, Reply
-from transport.tensors import Bfloat16, numpy_tensors, torch_tensors
-from transport.wire import Item, RefLocation
-
-Framework = Literal["numpy", "torch"]
+from transport.wire import Item, Pool, RefLocation
 
 _LOST_CODES = frozenset({"feature_not_found", "lease_not_found", "lease_expired"})
 _JSON = {"Content-Type": "application/json"}
@@ -121,10 +117,10 @@ def translate_lost() -> Iterator[None]:
         raise
 
 
-def tensors_of(
-    views: Views, item: Item, framework: Framework, expand: bool, bfloat16: Bfloat16
-) -> Mapping[str, Any]:
-    """Return an item's tensors in a framework's kind."""
-    if framework == "torch":
-        return torch_tensors(views, item.tensors, expand=expand)
-    return numpy_tensors(views, item.tensors, expand=expand, bfloat16=bfloat16)
+class _Models(msgspec.Struct):
+    pools: list[Pool] = []
+
+
+def pools_of(reply: Reply) -> list[Pool]:
+    """Return the pools that /models tells of."""
+    return msgspec.json.decode(reply.body, type=_Models).pools

@@ -30,19 +30,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 import msgspec
 
 from transport.calls import (
-    Framework,
     features_call,
     lease_calls,
     lease_statuses,
     models_call,
+    pools_of,
     preprocess_call,
     ref_call,
     require_ready,
-    tensors_of,
     translate_lost,
     wait_call,
 )
-from transport.opening import Opener, Views
+from transport.opening import Form, Framework, Opener, Views
 from transport.protocol import Answer, PreprocessFields, decode_answer
 from transport.safetensors import parse_document
 from transport.session import AsyncSession, ClientOptions, Session, with_base_url
@@ -70,7 +69,7 @@ class Client:
     ) -> None:
         self._options = with_base_url(options, base_url)
         self._session = Session(self._options)
-        self._opener = Opener(self._options.shm_directory)
+        self._opener = _opener(self._options)
 
     def preprocess(self, **fields: Unpack[PreprocessFields]) -> Answer:
         """Ask for a prompt's ids and its items' features.
@@ -129,11 +128,8 @@ class Client:
             SegmentError: If there are none to open, or shared memory may not be opened.
             ApiError: If the service refuses to send them.
         """
-        if not copy:
-            return self._open_in_place(item, framework, expand, bfloat16)
-        place = item.location
-        views = self._pull(place) if isinstance(place, RefLocation) else self._opener.read(item)
-        return tensors_of(views, item, framework, expand, bfloat16)
+        form = Form(framework, expand, bfloat16)
+        return self._open_copy(item, form) if copy else self._open_in_place(item, form)
 
     def features(
         self,
@@ -239,19 +235,26 @@ class Client:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def _pull(self, place: RefLocation) -> Views:
-        with translate_lost():
-            return parse_document(require_ready(self._session.send(ref_call(place))).body)
+    def _open_copy(self, item: Item, form: Form) -> dict[str, Any]:
+        if isinstance(item.location, RefLocation):
+            with translate_lost():
+                reply = require_ready(self._session.send(ref_call(item.location)))
+            return form.of(parse_document(reply.body), item)
+        self._learn_pools(item)
+        return self._opener.read(item, form)
 
     @contextmanager
-    def _open_in_place(
-        self, item: Item, framework: Framework, expand: bool, bfloat16: Bfloat16
-    ) -> Iterator[Mapping[str, Any]]:
+    def _open_in_place(self, item: Item, form: Form) -> Iterator[dict[str, Any]]:
         if isinstance(item.location, RefLocation):
-            yield tensors_of(self._pull(item.location), item, framework, expand, bfloat16)
+            yield self._open_copy(item, form)
             return
-        with self._opener.open(item) as views:
-            yield tensors_of(views, item, framework, expand, bfloat16)
+        self._learn_pools(item)
+        with self._opener.open(item, form) as tensors:
+            yield tensors
+
+    def _learn_pools(self, item: Item) -> None:
+        if self._opener.needs_pools(item):
+            self._opener.tell_pools(pools_of(self._session.send(models_call())))
 
 
 class AsyncClient:
@@ -267,7 +270,7 @@ class AsyncClient:
     ) -> None:
         self._options = with_base_url(options, base_url)
         self._session = AsyncSession(self._options)
-        self._opener = Opener(self._options.shm_directory)
+        self._opener = _opener(self._options)
 
     async def preprocess(self, **fields: Unpack[PreprocessFields]) -> Answer:
         """Ask for a prompt's ids and its items' features; see `Client.preprocess`.
@@ -309,9 +312,8 @@ class AsyncClient:
         `copy=True` is awaited, `copy=False` is an `async with`. Copies out of shared memory are
         made on the loop, about 0.2 ms per MB: open in place what is large.
         """
-        if copy:
-            return self._open_copy(item, framework, expand, bfloat16)
-        return self._open_in_place(item, framework, expand, bfloat16)
+        form = Form(framework, expand, bfloat16)
+        return self._open_copy(item, form) if copy else self._open_in_place(item, form)
 
     async def features(
         self,
@@ -369,28 +371,30 @@ class AsyncClient:
     async def __aexit__(self, *_exc: object) -> None:
         await self.aclose()
 
-    async def _pull(self, place: RefLocation) -> Views:
-        with translate_lost():
-            return parse_document(require_ready(await self._session.send(ref_call(place))).body)
-
-    async def _open_copy(
-        self, item: Item, framework: Framework, expand: bool, bfloat16: Bfloat16
-    ) -> Mapping[str, Any]:
+    async def _open_copy(self, item: Item, form: Form) -> dict[str, Any]:
         if isinstance(item.location, RefLocation):
-            views = await self._pull(item.location)
-        else:
-            views = self._opener.read(item)
-        return tensors_of(views, item, framework, expand, bfloat16)
+            with translate_lost():
+                reply = require_ready(await self._session.send(ref_call(item.location)))
+            return form.of(parse_document(reply.body), item)
+        await self._learn_pools(item)
+        return self._opener.read(item, form)
 
     @asynccontextmanager
-    async def _open_in_place(
-        self, item: Item, framework: Framework, expand: bool, bfloat16: Bfloat16
-    ) -> AsyncIterator[Mapping[str, Any]]:
+    async def _open_in_place(self, item: Item, form: Form) -> AsyncIterator[dict[str, Any]]:
         if isinstance(item.location, RefLocation):
-            yield await self._open_copy(item, framework, expand, bfloat16)
+            yield await self._open_copy(item, form)
             return
-        with self._opener.open(item) as views:
-            yield tensors_of(views, item, framework, expand, bfloat16)
+        await self._learn_pools(item)
+        with self._opener.open(item, form) as tensors:
+            yield tensors
+
+    async def _learn_pools(self, item: Item) -> None:
+        if self._opener.needs_pools(item):
+            self._opener.tell_pools(pools_of(await self._session.send(models_call())))
+
+
+def _opener(options: ClientOptions) -> Opener:
+    return Opener(options.shm_directory, open_memory=options.open_memory)
 
 
 def _proof(options: ClientOptions) -> Mapping[str, Any]:

@@ -12,9 +12,11 @@ from typing import Any
 import httpx2
 import numpy as np
 
+from transport.device import CudaMemory, DeviceMemory
 from transport.errors import ClientError, DocumentError, ServiceUnreachableError
 from transport.protocol import RetryPolicy, api_error
 from transport.segments import DEFAULT_DIRECTORY
+from transport.wire import Pool
 
 
 def _from_environment(name: str, default: str | None) -> Callable[[], Any]:
@@ -40,7 +42,9 @@ class ClientOptions:
     shm_directory: str = DEFAULT_DIRECTORY
     """Where this process sees the service's segments."""
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs this process sees; sent as proof for `cuda_ipc`."""
+    """UUIDs of the GPUs this process sees (`visible_gpus()`); sent as proof for `cuda_ipc`."""
+    open_memory: Callable[[Pool], DeviceMemory] = CudaMemory.open
+    """Maps a pool of device memory."""
 
 
 def with_base_url(options: ClientOptions | None, base_url: str | None) -> ClientOptions:
