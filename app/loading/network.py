@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import itertools
+import logging
 import socket
 import ssl
 import time
@@ -84,7 +86,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         end = None if timeout is None else time.monotonic() + timeout
         addresses = await self._resolve(host, port, timeout)
         self._guard.check_addresses(addresses)
-        tried = addresses[:MAX_ADDRESSES]
+        tried = alternate_families(addresses)[:MAX_ADDRESSES]
         for place, address in enumerate(tried):
             left = None if end is None else max(0.0, end - time.monotonic()) / (len(tried) - place)
             try:
@@ -115,6 +117,17 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
             ) from error
 
 
+def alternate_families(addresses: Sequence[Address]) -> list[Address]:
+    """Return addresses with IPv4 and IPv6 taking turns, the first one's family first.
+
+    So that a machine without one of the two reaches hosts that have many addresses of it.
+    """
+    first = [a for a in addresses if a.version == addresses[0].version]
+    other = [a for a in addresses if a.version != addresses[0].version]
+    pairs = itertools.zip_longest(first, other)
+    return [address for pair in pairs for address in pair if address is not None]
+
+
 def make_pool(
     settings: LoadingSettings, guard: Guard, resolver: Resolver
 ) -> httpcore2.AsyncConnectionPool:
@@ -123,6 +136,9 @@ def make_pool(
     The pool is httpx2's own transport layer, used without its client: the client would normalise
     URLs, which breaks signed ones, and log them with their queries.
     """
+    # At its debug level the pool writes down hosts and response headers, redirects with signed
+    # URLs among them.
+    logging.getLogger("httpcore2").setLevel(logging.INFO)
     proxy = None
     backend: httpcore2.AsyncNetworkBackend = GuardedBackend(guard, resolver)
     if settings.proxy is not None:
