@@ -36,7 +36,7 @@ def own(instance, nbytes):
     [region] = arena.reserve([("k", 1000)])
     arena.view(region)[:] = bytes([pattern_of(region.generation)]) * 1000
     arena.commit(region)
-    _say(segment=region.segment, offset=region.offset, nbytes=1000, generation=region.generation)
+    say(segment=region.segment, offset=region.offset, nbytes=1000, generation=region.generation)
     sys.stdin.read()
     arena.close()
 
@@ -45,23 +45,23 @@ def write(segment, offset, nbytes):
     """Write half of a region as a worker does, and never come back."""
     view = SegmentMap(writable=True).view(segment, offset, nbytes)
     view[: nbytes // 2] = bytes(nbytes // 2)
-    _say(written=nbytes // 2)
+    say(written=nbytes // 2)
     sys.stdin.read()
 
 
 def hold(**place):
     """Read a region in place, and hold on to it."""
     with ShmReader().open(ShmLocation(**place)) as view:
-        _say(digest=hashlib.sha256(view).hexdigest())
+        say(digest=hashlib.sha256(view).hexdigest())
         sys.stdin.read()
-    _say(unchanged=True)
+    say(unchanged=True)
 
 
 def watch(segment, offset, nbytes):
     """Copy whatever region is at a place, over and over, and judge each copy."""
     words, reader = SegmentMap(), ShmReader()
     counts = {"good": 0, "lost": 0, "mixed": 0}
-    _say(ready=True)
+    say(ready=True)
     stop = words.view(segment, 0, 8)
     while not stop[0]:
         generation = words.generation(segment, offset)
@@ -75,10 +75,11 @@ def watch(segment, offset, nbytes):
             counts["lost"] += 1
             continue
         counts["good" if (copy == pattern_of(generation)).all() else "mixed"] += 1
-    _say(**counts)
+    say(**counts)
 
 
-def _say(**fields):
+def say(**fields):
+    """Print one line."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
@@ -102,10 +103,10 @@ class Child:
 
 
 @contextmanager
-def child(role, **arguments) -> Iterator[Child]:
+def child(role, *, module=__name__, **arguments) -> Iterator[Child]:
     """Start a process in a role; it is gone at the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, role, json.dumps(arguments)],
+        [sys.executable, "-m", module, role, json.dumps(arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
