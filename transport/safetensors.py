@@ -9,7 +9,7 @@ the `safetensors` library.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,10 +29,6 @@ _ELEMENT_SIZES: Mapping[str, int] = {
 
 DATA_ALIGNMENT = 64
 """Bytes; the data section starts on a multiple of this, counted from the document's start."""
-CHUNK_BYTES = 1 << 20
-"""Largest piece `stream_document` yields, so that one write never hogs the event loop."""
-TAIL_BYTES = 256 << 10
-"""The last bytes of a streamed document go out as a private copy; see `stream_document`."""
 _MAX_HEADER_BYTES = 100_000_000  # the safetensors library refuses longer ones
 _MAX_DIMS = 32
 
@@ -145,49 +141,6 @@ def build_layout(
 
 def _in_data_order(tensors: Sequence[TensorEntry]) -> list[TensorEntry]:
     return sorted(tensors, key=lambda e: -element_size(e.dtype))
-
-
-def stream_document(
-    layout: DocumentLayout, buffers: Mapping[str, memoryview | bytes]
-) -> Iterator[memoryview | bytes]:
-    """Yield a document piece by piece, tensor by tensor, without building it.
-
-    A server's `send` may return while its write buffer still holds the views it was given, so the
-    buffers must stay unchanged until the socket has them. The last `TAIL_BYTES` are yielded as
-    private copies: once the server has awaited its flow control after the last piece (an empty
-    final message does that), no view of the store is left in its buffer.
-
-    Args:
-        layout: Of the whole document.
-        buffers: Bytes of every tensor of the layout.
-
-    Yields:
-        Pieces of at most `CHUNK_BYTES`, `layout.nbytes` in all.
-
-    Raises:
-        DocumentError: If a buffer's size is not the planned one; before anything is yielded.
-    """
-    for name, size in layout.sizes.items():
-        if memoryview(buffers[name]).nbytes != size:
-            raise DocumentError(f"tensor {name[:64]!r} is not of its planned size")
-    return _pieces(layout, buffers)
-
-
-def _pieces(
-    layout: DocumentLayout, buffers: Mapping[str, memoryview | bytes]
-) -> Iterator[memoryview | bytes]:
-    position = 0
-    tail_start = layout.nbytes - TAIL_BYTES
-    for whole in (layout.header, *(buffers[name] for name in layout.offsets)):
-        flat = memoryview(whole).cast("B") if memoryview(whole).nbytes else memoryview(b"")
-        for start in range(0, flat.nbytes, CHUNK_BYTES):
-            piece = flat[start : start + CHUNK_BYTES]
-            cut = min(max(tail_start - position, 0), piece.nbytes)
-            if cut:
-                yield piece[:cut]
-            if cut < piece.nbytes:
-                yield bytes(piece[cut:])
-            position += piece.nbytes
 
 
 class _HeaderEntry(msgspec.Struct, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ import numpy as np
 import safetensors.numpy
 from hypothesis import given, settings
 
+from tests.helpers.documents import join
 from transport import safetensors as ours
 from transport.errors import DocumentError
 
@@ -23,8 +24,7 @@ def _write(shapes, metadata):
     }
     entries = [ours.TensorEntry(n, v.dtype.name, v.shape) for n, v in values.items()]
     layout = ours.build_layout(entries, metadata)
-    pieces = ours.stream_document(layout, {n: v.tobytes() for n, v in values.items()})
-    return values, layout, b"".join(pieces)
+    return values, layout, join(layout, {n: v.tobytes() for n, v in values.items()})
 
 
 @given(TENSORS, st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3))

@@ -7,6 +7,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 
+from tests.helpers.documents import join
 from transport import safetensors as st
 from transport.errors import DocumentError
 
@@ -33,7 +34,7 @@ def _values():
 def _document(entries=ENTRIES, values=None, metadata=None):
     layout = st.build_layout(entries, metadata)
     buffers = {k: v.tobytes() for k, v in (values or _values()).items()}
-    return layout, b"".join(st.stream_document(layout, buffers))
+    return layout, join(layout, buffers)
 
 
 def test_the_library_opens_what_we_lay_out():
@@ -92,25 +93,6 @@ def test_a_document_without_tensors_is_one():
     layout, document = _document((), {"unused": np.zeros(1)}, {"response": "{}"})
     assert st.read_document(document).metadata == {"response": "{}"}
     assert layout.nbytes == layout.data_start == len(document)
-
-
-def test_streaming_ends_in_private_copies():
-    """No view of the store is among the last bytes, and no piece is larger than the bound."""
-    big = np.arange(3 * st.CHUNK_BYTES, dtype=np.uint8)
-    layout = st.build_layout([st.TensorEntry("big", "uint8", big.shape)])
-    pieces = list(st.stream_document(layout, {"big": memoryview(big)}))
-    assert all(len(p) <= st.CHUNK_BYTES for p in pieces)
-    copied = 0
-    while isinstance(pieces[-1], bytes):
-        copied += len(pieces.pop())
-    assert copied == st.TAIL_BYTES
-
-
-def test_a_buffer_of_the_wrong_size_is_refused_before_streaming():
-    """The announced length would otherwise be a lie."""
-    layout = st.build_layout([st.TensorEntry("a", "uint8", (4,))])
-    with pytest.raises(DocumentError):
-        st.stream_document(layout, {"a": b"123"})
 
 
 @pytest.mark.parametrize(
