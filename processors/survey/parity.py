@@ -16,6 +16,7 @@ from processors.prompt import PromptEncoder
 from processors.survey import media
 from processors.types import (
     DTYPE_SIZES,
+    ChatInput,
     DecodeLimits,
     ItemInput,
     ItemPlan,
@@ -61,7 +62,7 @@ class Subject:
     def verdict(self, modality: Modality) -> str:
         """Return `exact`, or why features or ids are not Hugging Face's."""
         try:
-            items = [self._run(modality, data) for data in self._media(modality)]
+            items = [self._run(modality, data, i) for i, data in enumerate(self._media(modality))]
         except MmprepError as exc:
             return f"not served: {exc.message}"
         for item in items:
@@ -82,8 +83,8 @@ class Subject:
         part = self._model.sub_processors[Modality.AUDIO]
         return int(getattr(part, "sampling_rate", None) or _RATE_HZ)
 
-    def _run(self, modality: Modality, data: bytes) -> Item:
-        item = ItemInput(modality, (data,))
+    def _run(self, modality: Modality, data: bytes, index: int) -> Item:
+        item = ItemInput(modality, (data,), index=index)
         plan = self._engine.plan(item)
         outputs = {
             spec.name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
@@ -116,13 +117,25 @@ class Subject:
         }
         return video.frames, {"video_metadata": [metadata], "do_sample_frames": False}
 
-    def _placeholder(self, modality: Modality) -> str:
+    def _prompts(self, modality: Modality, count: int) -> Iterator[RenderedPrompt]:
+        """Yield prompts with that many placeholders: plain, then as the chat template frames."""
         spec = self._engine.info.placeholders.get(modality)
-        return "" if spec is None else spec.text
+        placeholder = "" if spec is None else spec.text
+        text = " And ".join(f"{placeholder} What is it?" for _ in range(count))
+        yield RenderedPrompt(((text, True),))
+        if self._engine.info.has_chat_template:
+            parts = [{"type": modality.value}, {"type": "text", "text": "What is it?"}] * count
+            yield self._engine.render(ChatInput(({"role": "user", "content": parts},)))
 
     def _compare_features(self, modality: Modality, item: Item) -> str | None:
-        text = f"{self._placeholder(modality)} What is it?"
-        expected = self._call(modality, text, [item])
+        expected = next(
+            (
+                result
+                for prompt in (*self._prompts(modality, 1), None)
+                if (result := self._call(modality, prompt, [item])) is not None
+            ),
+            None,
+        )
         if expected is None:
             return "Hugging Face's own call fails"
         compared = 0
@@ -138,28 +151,27 @@ class Subject:
         return None if compared else "no output in common"
 
     def _compare_ids(self, modality: Modality, items: Sequence[Item]) -> str:
-        if self._model.tokenizer is None or not self._placeholder(modality):
+        if self._model.tokenizer is None or modality not in self._engine.info.placeholders:
             return EXACT
-        text = " And ".join(f"{self._placeholder(modality)} What is it?" for _ in items)
-        expected = self._call(modality, text, items)
-        joint = expected is not None
-        if expected is None:
-            items = items[:1]
-            text = f"{self._placeholder(modality)} What is it?"
-            expected = self._call(modality, text, items)
-        if expected is None or "input_ids" not in expected:
-            return "features exact; no ids to compare"
-        prompt = RenderedPrompt(((text, True),))
+        for together in (items, items[:1]):
+            for prompt in self._prompts(modality, len(together)):
+                expected = self._call(modality, prompt, together)
+                if expected is not None and "input_ids" in expected:
+                    verdict = self._same_ids(prompt, together, expected["input_ids"])
+                    alone = len(together) < len(items)
+                    return f"{verdict} (alone; no joint call)" if alone else verdict
+        return "features exact; no ids to compare"
+
+    def _same_ids(self, prompt: RenderedPrompt, items: Sequence[Item], expected: Any) -> str:  # noqa: ANN401
         try:
             ours = self._encoder.expand_text(prompt, [item.plan for item in items]).input_ids
         except MmprepError as exc:
             return f"features exact; ids: {exc.message}"
-        if ours.tolist() != torch.as_tensor(expected["input_ids"]).flatten().tolist():
-            return "features exact; ids differ"
-        return EXACT if joint else f"{EXACT} (alone; no joint call)"
+        same = ours.tolist() == torch.as_tensor(expected).flatten().tolist()
+        return EXACT if same else "features exact; ids differ"
 
     def _call(
-        self, modality: Modality, text: str, items: Sequence[Item]
+        self, modality: Modality, prompt: RenderedPrompt | None, items: Sequence[Item]
     ) -> Mapping[str, Any] | None:
         """Call the processor in the first of the shapes that it takes; None if it takes none."""
         decoded = [item.decoded for item in items]
@@ -169,22 +181,27 @@ class Subject:
                 extra[name] = extra.get(name, []) + value if isinstance(value, list) else value
         if modality is Modality.IMAGE:
             extra["input_data_format"] = "channels_last"
-        for text_kwargs, media_value in self._shapes(text, decoded):
+        for text, media_value in _shapes(prompt, decoded):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    kwargs = {_ARGUMENT[modality]: media_value, **text_kwargs, **extra}
+                    kwargs = {_ARGUMENT[modality]: media_value, **text, **extra}
                     result: Mapping[str, Any] = self._processor(**kwargs, return_tensors="pt")
             except (*hf.HF_ERRORS, AssertionError):
                 continue
             return result
         return None
 
-    def _shapes(self, text: str, decoded: list[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Yield (text arguments, media) in the ways that processors want them."""
-        yield {"text": text}, decoded
-        yield {"text": [text]}, decoded
-        yield {"text": [text]}, [decoded]
-        if len(decoded) == 1:
-            yield {}, decoded
-            yield {}, decoded[0]
+
+def _shapes(
+    prompt: RenderedPrompt | None, decoded: list[Any]
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield (text arguments, media) in the ways that processors want them."""
+    if prompt is None:
+        yield {}, decoded
+        yield {}, decoded[0]
+        return
+    specials = {} if prompt.add_special_tokens else {"add_special_tokens": False}
+    yield {"text": prompt.text, **specials}, decoded
+    yield {"text": [prompt.text], **specials}, decoded
+    yield {"text": [prompt.text], **specials}, [decoded]
