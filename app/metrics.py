@@ -36,6 +36,10 @@ class Metrics:
             "mmprep_stage_duration_seconds", "Time spent in a stage, summed over a request's items",
             ("stage", "model"), buckets=STAGE_BUCKETS, registry=registry,
         )  # fmt: skip
+        self.queue_wait = Histogram(
+            "mmprep_queue_wait_seconds", "From the plan to the start of execution",
+            buckets=STAGE_BUCKETS, registry=registry,
+        )  # fmt: skip
         self.items = Counter(
             "mmprep_items", "Items answered", ("modality", "status"), registry=registry
         )
@@ -64,6 +68,8 @@ class Metrics:
         model = answer.model.info.name
         for stage, ms in answer.timings_ms.items():
             self.stage_duration.labels(stage, model).observe(ms / 1000)
+        if "queue" in answer.timings_ms:
+            self.queue_wait.observe(answer.timings_ms["queue"] / 1000)
         for item in answer.items:
             self.items.labels(item.modality.value, item.status).inc()
             self.media_bytes.labels(item.modality.value).inc(item.plan.source.nbytes)

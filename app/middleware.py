@@ -35,6 +35,7 @@ class RequestMiddleware:
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["request_id"] = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         trace = continue_trace(headers.get("traceparent"))
+        state["traceparent"] = trace
         loop = asyncio.get_running_loop()
         start, status = loop.time(), 0
 
@@ -52,7 +53,9 @@ class RequestMiddleware:
         metrics = scope["app"].state.house.metrics
         metrics.inflight.inc()
         try:
-            await self._app(scope, receive, send_named)
+            # What libraries log on the way carries the id too.
+            with structlog.contextvars.bound_contextvars(request_id=state["request_id"]):
+                await self._app(scope, receive, send_named)
         finally:
             metrics.inflight.dec()
             self._tell(scope, state, status, loop.time() - start, trace)
