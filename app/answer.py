@@ -60,6 +60,9 @@ class Answer:
     items: list[AnswerItem]
     inline: bool
     warnings: list[tuple[str, str, str]] = field(default_factory=list)
+    """(code, place in the request, sentence)."""
+    passed_over: tuple[tuple[str, str], ...] = ()
+    """(transport, why) of what stood before the one used in the caller's list."""
     lease: dict[str, Any] | None = None
     positions: Positions | None = None
     wants_positions: bool = False
@@ -183,7 +186,7 @@ def binary_parts(answer: Answer, store: FeatureStore) -> list[Part]:
     Blocking: CPU time grows with the prompt's length; run in a thread.
     """
     arrays = _arrays(answer)
-    buffers: dict[str, memoryview] = {k: memoryview(v).cast("B") for k, v in arrays.items()}
+    buffers: dict[str, memoryview] = {k: v.data.cast("B") for k, v in arrays.items()}
     entries = [TensorEntry(k, "int32", v.shape) for k, v in arrays.items()]
     for number, item in enumerate(answer.items):
         if not answer.inline or item.stored is None:

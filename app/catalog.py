@@ -1,8 +1,7 @@
-"""The models served: what a worker told of each, and prompt encoders for the text threads."""
+"""The models served: what a worker told of each, and the encoder of its prompts."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,20 +11,12 @@ from processors.types import ModelInfo, ModelSpec
 
 
 class ServedModel:
-    """One served model; its encoder is cloned once per thread."""
+    """One served model and the encoder of its prompts, which threads share."""
 
     def __init__(self, spec: ModelSpec, info: ModelInfo) -> None:
         self.spec = spec
         self.info = info
-        self._local = threading.local()
-
-    @property
-    def encoder(self) -> PromptEncoder:
-        """The calling thread's own encoder."""
-        encoder: PromptEncoder | None = getattr(self._local, "encoder", None)
-        if encoder is None:
-            encoder = self._local.encoder = PromptEncoder(self.info)
-        return encoder
+        self.encoder = PromptEncoder(info)
 
 
 class Catalog:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from app.admission import Admission, Work
 from app.catalog import Catalog
 from app.config import Settings, SettingsError, StoreSettings
 from app.leasing import Leasing
-from app.loading import Loader
+from app.loading.loader import Loader
 from app.media import Holdings, MediaLimits, MediaStage
 from app.metrics import Metrics
 from app.pipeline import Pipeline
@@ -29,7 +30,7 @@ from app.store import FeatureStore
 from transport.arena import Arena
 from transport.errors import SegmentError
 from transport.leases import LeaseTable
-from transport.shm import Consumer, local_consumer
+from transport.shm import consumer_proof
 
 MAX_RECORDS = 65_536
 HOUSEKEEPING_S = 1.0
@@ -43,7 +44,8 @@ class House:
 
     settings: Settings
     instance: str
-    consumer: Consumer
+    consumer: Mapping[str, Any]
+    """What a consumer must share with this process: `shm`, `gpus`, `pidns`."""
     log: Any
     metrics: Metrics
     admission: Admission
@@ -149,7 +151,7 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
             [arena], grace_s=settings.store.grace_s, quota_bytes=settings.store.quota_bytes
         )
         leasing = Leasing(table, settings.store)
-        consumer = local_consumer(settings.store.directory)
+        consumer = consumer_proof(directory=settings.store.directory)
         catalog = Catalog(specs, pool.models)
         limits = MediaLimits(settings.limits.media_bytes, settings.limits.video_bytes)
         pipeline = Pipeline(
@@ -191,16 +193,15 @@ async def _open_arenas(
     stack: AsyncExitStack, settings: Settings, instance: str, nbytes: int, staging_bytes: int
 ) -> tuple[Arena, Arena]:
     """Allocate the segments, in threads: a GiB takes about a second to fault in."""
-    options = {
-        "directory": settings.store.directory,
-        "mode": settings.store.mode,
-        "group": settings.store.group,
-    }
+    store = settings.store
+    make = functools.partial(
+        Arena, instance, directory=store.directory, mode=store.mode, group=store.group
+    )
     arenas = []
     for purpose, size in (("store", nbytes), ("staging", staging_bytes)):
         sizes = _segments(size, settings.store.segment_bytes)
         try:
-            arena = await asyncio.to_thread(Arena, instance, sizes, purpose=purpose, **options)
+            arena = await asyncio.to_thread(make, sizes, purpose=purpose)
         except SegmentError as error:
             raise SettingsError(str(error)) from error
         stack.enter_context(arena)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from app.answer import Answer, AnswerItem
+from app.answer import Answer
 from app.config import StoreSettings
 from app.schemas import PreprocessRequest
+from app.store import Stored
 from transport.leases import LeaseTable
+from transport.shm import location
 
 
 class Leasing:
@@ -41,11 +43,11 @@ class Leasing:
             StoreFullError: If the owner's quota is used up.
             ItemTooLargeError: If the features alone exceed it.
         """
-        items = [item for item in answer.items if item.stored is not None]
-        if not items:
+        stored = [item.stored for item in answer.items if item.stored is not None]
+        if not stored:
             return None
         lease = self.table.grant(
-            [item.stored.region for item in items if item.stored is not None],
+            [s.region for s in stored],
             ttl_s=request.lease_ttl_s or self._settings.lease_ttl_s,
             readers=request.readers,
             owner=owner,
@@ -55,31 +57,19 @@ class Leasing:
             "ttl_ms": round(lease.ttl_s * 1000),
             "readers": lease.readers,
         }
-        for item in items:
+        for item in answer.items:
+            if item.stored is None:
+                continue
             item.location = (
-                shm_location(item) if transport == "shm" else ref_location(item, base_url, lease.id)
+                location(item.stored.region)
+                if transport == "shm"
+                else ref_location(item.stored, base_url, lease.id)
             )
         return lambda: self.table.revoke(lease.id)
 
 
-def shm_location(item: AnswerItem) -> dict[str, Any] | None:
-    """Return where an item lies in shared memory."""
-    if item.stored is None:
-        return None
-    region = item.stored.region
-    return {
-        "kind": "shm",
-        "segment": region.segment,
-        "offset": region.offset,
-        "nbytes": region.nbytes,
-        "generation": region.generation,
-    }
-
-
-def ref_location(item: AnswerItem, base_url: str, lease_id: str) -> dict[str, Any] | None:
+def ref_location(stored: Stored, base_url: str, lease_id: str) -> dict[str, Any]:
     """Return the URL an item is pulled from."""
-    if item.stored is None:
-        return None
-    item_hash, dtype, encoding = item.stored.key
+    item_hash, dtype, encoding = stored.key
     url = f"{base_url}/features/{item_hash}?dtype={dtype}&encoding={encoding}&lease={lease_id}"
-    return {"kind": "ref", "url": url, "nbytes": item.stored.region.nbytes}
+    return {"kind": "ref", "url": url, "nbytes": stored.region.nbytes}

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors, UuidConflictError
 from app.items import RequestItem
-from app.loading import Loader
+from app.loading.loader import Loader
 from app.records import Records
 from app.schemas import WireMedia, WirePreprocessed
 from app.staging import StagedMedia
@@ -251,9 +252,9 @@ def _source_key(item: RequestItem) -> Hashable | None:
 
 
 async def _all_or_none(
-    loads: Sequence[object],
+    loads: Sequence[Coroutine[Any, Any, tuple[StagedMedia, ...]]],
 ) -> tuple[StagedMedia, ...]:
-    tasks = [asyncio.ensure_future(load) for load in loads]  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(load) for load in loads]
     try:
         results = await asyncio.gather(*tasks)
     except BaseException:
@@ -262,7 +263,7 @@ async def _all_or_none(
     return tuple(medium for result in results for medium in result)
 
 
-async def _abandon(tasks: Sequence[asyncio.Future[object]]) -> None:
+async def _abandon(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel loads and release what the finished ones hold."""
     for task in tasks:
         task.cancel()

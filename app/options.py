@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from app.catalog import ServedModel
 from app.config import TransportSettings
 from app.errors import FingerprintMismatchError
 from app.schemas import PreprocessRequest, WireConsumer
 from processors.errors import InvalidRequestError, UnsupportedOptionError
-from transport.shm import Consumer
 
 LEASED = frozenset({"shm", "ref"})
 """Transports whose features stay in the store until the consumer has them."""
@@ -25,7 +26,7 @@ class Choice:
 
 
 def choose_transport(
-    request: PreprocessRequest, settings: TransportSettings, host: Consumer
+    request: PreprocessRequest, settings: TransportSettings, host: Mapping[str, Any]
 ) -> Choice:
     """Return the first transport of the caller's list that can be had.
 
@@ -43,7 +44,7 @@ def choose_transport(
 
 
 def _why_not(
-    name: str, consumer: WireConsumer | None, settings: TransportSettings, host: Consumer
+    name: str, consumer: WireConsumer | None, settings: TransportSettings, host: Mapping[str, Any]
 ) -> str | None:
     if name in ("safetensors", "none"):
         return None
@@ -55,7 +56,7 @@ def _why_not(
         return "switched off in the server's settings"
     if consumer is None or consumer.shm is None:
         return "needs consumer.shm, the proof that /dev/shm is shared (see GET /models)"
-    if consumer.shm != host.shm:
+    if consumer.shm != host["shm"]:
         return "consumer.shm differs from this server's, so /dev/shm is not shared"
     return None
 

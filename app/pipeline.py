@@ -9,10 +9,10 @@ text is encoded in threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from processors.prompt import ExpandedPrompt
 from processors.types import ItemPlan, Modality, ProcessReport, RenderedPrompt
 from transport.arena import Region
 from transport.safetensors import TensorEntry, build_layout, data_offsets
-from transport.shm import Consumer
 
 T = TypeVar("T")
 MAX_ROUNDS = 3
@@ -104,7 +103,7 @@ class Pipeline:
         *,
         settings: Settings,
         instance: str,
-        consumer: Consumer,
+        consumer: Mapping[str, Any],
         catalog: Catalog,
         pool: WorkerPool,
         store: FeatureStore,
@@ -202,7 +201,10 @@ class Pipeline:
                 render.cancel()
 
     async def _render(self, call: Call) -> RenderedPrompt:
-        job = work.render_job(call.model.info.name, call.collected.chat)
+        chat = call.collected.chat
+        if chat is None:
+            raise InvalidRequestError("There are no messages to render.", "messages")
+        job = RenderJob(call.model.info.name, chat)
         rendered = await self._pool.run(job, deadline=call.deadline, priority=call.request.priority)
         await self._check_counts(call, rendered)
         return rendered
@@ -528,6 +530,7 @@ class Pipeline:
             items=items,
             inline=call.choice.name == "safetensors",
             warnings=warnings,
+            passed_over=call.choice.passed_over,
             positions=expanded.positions,
             wants_positions=call.request.positions,
             prompt_text=expanded.text,

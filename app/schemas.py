@@ -119,7 +119,9 @@ def _media_kind(value: object) -> str:
         return "string"
     if isinstance(value, dict):
         return "preprocessed" if "format" in value else "object"
-    return {WirePreprocessed: "preprocessed", WireMedia: "object"}.get(type(value), "null")
+    if isinstance(value, WirePreprocessed):
+        return "preprocessed"
+    return "object" if isinstance(value, WireMedia) else "null"
 
 
 Media = Annotated[

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import stat
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -24,7 +25,8 @@ class AbortableProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start a request's scope."""
         super().on_message_begin()
-        self.scope[ABORT_KEY] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # servers may add keys
+        scope[ABORT_KEY] = self.transport.abort
 
 
 class DrainingServer(uvicorn.Server):
@@ -38,6 +40,14 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._drain_s = drain_s
         self._draining: asyncio.Task[None] | None = None
+        self.on_started: Callable[[], None] = lambda: None
+        """Called once the sockets are being served."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the application, then the sockets."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            self.on_started()
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ANN401 - uvicorn's signature
         """Begin the drain at the first signal."""

@@ -35,6 +35,7 @@ class StreamedResponse(Response):
         parts: The body in order.
         headers: Further headers.
         media_type: Content type.
+        status_code: HTTP status.
         executor: Runs the functions among the parts.
         stalled_s: Seconds without progress after which the connection is dropped.
         on_end: Called exactly once, with whether the whole body was handed to the socket.
@@ -46,11 +47,12 @@ class StreamedResponse(Response):
         *,
         headers: Mapping[str, str],
         media_type: str,
+        status_code: int = 200,
         executor: Executor,
         stalled_s: float,
         on_end: Callable[[bool], None],
     ) -> None:
-        super().__init__(None, headers=dict(headers), media_type=media_type)
+        super().__init__(None, status_code, dict(headers), media_type)
         self._parts = parts
         self._executor = executor
         self._stalled_s = stalled_s
@@ -69,7 +71,9 @@ class StreamedResponse(Response):
             self._on_end(complete)
 
     async def _send_all(self, scope: Scope, send: Send, watch: asyncio.Future[None]) -> bool:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return True

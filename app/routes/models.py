@@ -18,16 +18,11 @@ router = APIRouter(tags=["models"])
 
 def describe(house: House) -> dict[str, Any]:
     """Return the body of GET /models."""
-    consumer = house.consumer
     return {
         "models": [describe_model(model) for model in house.catalog.models],
         "versions": versions(),
         "instance": house.instance,
-        "consumer": {
-            "shm": consumer.shm,
-            "gpus": list(consumer.gpus),
-            "pidns": consumer.pidns,
-        },
+        "consumer": dict(house.consumer),
         "segments": [{"name": n, "nbytes": b} for n, b in house.store.arena.segments],
         "pools": [],
     }

@@ -14,3 +14,8 @@ def demo_model_path() -> Path:
     `python -m processors.demo.make` writes it.
     """
     return Path(str(files(__package__).joinpath("qwen2_5_vl")))
+
+
+def demo_image_path() -> Path:
+    """Return a small JPEG to try the service with."""
+    return Path(str(files(__package__).joinpath("media/demo.jpg")))

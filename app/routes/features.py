@@ -1,0 +1,125 @@
+"""GET and HEAD /features/{hash}: one item's document from the store, never recomputed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.errors import FeatureNotFoundError, RangeNotSatisfiableError
+from app.house import House
+from app.openapi import Responses, problems
+from app.respond import JsonResponse
+from app.routes.deps import HouseDep, Identity
+from app.store import Stored
+from app.streaming import StreamedResponse
+from transport.errors import LeaseNotFoundError
+
+router = APIRouter(tags=["features"])
+MEDIA_TYPE = "application/vnd.safetensors"
+MAX_WAIT_MS = 60_000
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_ANSWERS: Responses = {
+    200: {"description": "The item's safetensors document", "content": {MEDIA_TYPE: {}}},
+    202: {"description": "The features are still being made"},
+    206: {"description": "A range of the document", "content": {MEDIA_TYPE: {}}},
+    304: {"description": "Not modified"},
+    **problems(
+        "invalid_request", "unauthorized", "lease_not_found", "feature_not_found", "lease_expired",
+        "range_not_satisfiable",
+    ),
+}  # fmt: skip
+
+
+@router.api_route(
+    "/features/{item_hash}",
+    methods=["GET", "HEAD"],
+    responses=_ANSWERS,
+    response_class=Response,
+)
+async def features(
+    request: Request,
+    house: HouseDep,
+    key_id: Identity,
+    item_hash: str,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    encoding: Literal["plain"] = "plain",
+    wait_ms: Annotated[int, Query(ge=0, le=MAX_WAIT_MS)] = 0,
+    lease: Annotated[str | None, Query(max_length=128)] = None,
+) -> Response:
+    """Return an item's document; 202 while it is made, 404 once it is gone."""
+    del key_id
+    key = (item_hash, dtype, encoding)
+    if house.store.is_pending(key) is not None:
+        if wait_ms:
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await house.store.wait(key)
+            except TimeoutError:
+                return JsonResponse({"status": "pending"}, 202)
+        else:
+            return JsonResponse({"status": "pending"}, 202)
+    stored = house.store.find(key)
+    if stored is None:
+        raise FeatureNotFoundError("No such features are in the store; post the request again.")
+    _check_lease(house, stored, lease)
+    return _document(request, house, stored)
+
+
+def _check_lease(house: House, stored: Stored, lease: str | None) -> None:
+    """Where features are private, a hash alone opens nothing."""
+    if not house.settings.store.private:
+        return
+    if lease is None:
+        raise LeaseNotFoundError("These features are read with the lease of their answer.", "lease")
+    house.leasing.table.require(lease, stored.region)
+
+
+def _document(request: Request, house: House, stored: Stored) -> Response:
+    etag = f'"{stored.key[0]}-{stored.key[1]}-{stored.key[2]}"'
+    headers = {
+        "etag": etag,
+        "cache-control": "private, immutable, max-age=31536000",
+        "accept-ranges": "bytes",
+    }
+    if (
+        etag in request.headers.get("if-none-match", "")
+        or request.headers.get("if-none-match") == "*"
+    ):
+        return Response(status_code=304, headers=headers)
+    nbytes = stored.region.nbytes
+    wanted = _range(request.headers.get("range"), nbytes)
+    start, stop = wanted or (0, nbytes)
+    if wanted is not None:
+        headers["content-range"] = f"bytes {start}-{stop - 1}/{nbytes}"
+    house.store.arena.pin(stored.region)
+    return StreamedResponse(
+        [house.store.view(stored)[start:stop]],
+        headers=headers,
+        media_type=MEDIA_TYPE,
+        status_code=200 if wanted is None else 206,
+        executor=house.executor,
+        stalled_s=house.settings.transport.stalled_reader_s,
+        on_end=lambda _: house.store.arena.unpin(stored.region),
+    )
+
+
+def _range(header: str | None, nbytes: int) -> tuple[int, int] | None:
+    """Return the half-open range asked for; None for the whole, as for what is no single range.
+
+    Raises:
+        RangeNotSatisfiableError: If it lies outside the document.
+    """
+    found = _RANGE.fullmatch(header.strip()) if header else None
+    if found is None or found[1] == found[2] == "":
+        return None
+    if found[1]:
+        start = int(found[1])
+        stop = min(int(found[2]) + 1 if found[2] else nbytes, nbytes)
+    else:
+        start, stop = max(0, nbytes - int(found[2])), nbytes
+    if start >= stop:
+        raise RangeNotSatisfiableError(f"The document has {nbytes} bytes.", "Range")
+    return start, stop
