@@ -11,6 +11,7 @@ processes read and write the memory itself.
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -72,7 +73,7 @@ class _Entry:
         self.last_use = 0
 
 
-class RegionTable:
+class RegionTable(ABC):
     """Reserves, finds, pins and evicts regions of a few fixed segments.
 
     Args:
@@ -293,9 +294,9 @@ class RegionTable:
             refusals=self._refusals,
         )
 
+    @abstractmethod
     def _publish(self, region: Region, generation: int) -> None:
         """Store a region's generation (odd: not readable) where readers look for it."""
-        raise NotImplementedError
 
     def _pages(self, nbytes: int) -> int:
         if nbytes < 0:

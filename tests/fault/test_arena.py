@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import subprocess
+import threading
 from contextlib import ExitStack
 
 import pytest
@@ -12,7 +13,7 @@ from tests.helpers.store_processes import child, pattern_of
 from transport.arena import Arena, SegmentMap
 from transport.errors import FeatureLost, SegmentError, StoreFullError
 from transport.leases import LeaseTable
-from transport.segments import PAGE_BYTES, remove_dead_segments
+from transport.segments import PAGE_BYTES, OwnedSegment, remove_dead_segments, segment_name
 from transport.shm import ShmReader
 from transport.wire import ShmLocation
 
@@ -186,3 +187,26 @@ def test_eight_readers_share_one_region(arena, leases, now):
         leases.sweep()
     assert leases.statistics().active == leases.statistics().in_grace == 0
     assert arena.reserve([("other", MIB)])
+
+
+def test_cleaners_and_creators_do_not_meet(instance, tmp_path):
+    """However a cleaner's steps fall between a creator's, a live segment keeps its name."""
+    done = threading.Event()
+
+    def clean():
+        while not done.is_set():
+            remove_dead_segments(str(tmp_path))
+
+    cleaner = threading.Thread(target=clean)
+    cleaner.start()
+    try:
+        for number in range(300):
+            name = segment_name(instance, "store", number)
+            segment = OwnedSegment(name, PAGE_BYTES, directory=str(tmp_path))
+            assert os.fstat(segment._fd).st_nlink == 1
+            assert (tmp_path / name).exists()
+            segment.close()
+    finally:
+        done.set()
+        cleaner.join()
+    assert os.listdir(tmp_path) == []

@@ -267,3 +267,13 @@ def test_ended_leases_leave_nothing_behind(arena, leases):
     assert len(leases._queue) <= 65
     assert leases.statistics().leased_bytes == 0
     assert leases.statistics().granted == leases.statistics().released == 1000
+
+
+def test_lapsed_leases_are_remembered_up_to_a_bound(arena, leases, clock, monkeypatch):
+    """Beyond it the oldest count as expired, though their regions stand."""
+    monkeypatch.setattr("transport.leases._MAX_LAPSED", 2)
+    region = _ready(arena, "k")
+    ids = [leases.grant([region], ttl_s=1 + n).id for n in range(3)]
+    clock.now += 100
+    statuses = leases.renew_many(ids)
+    assert list(statuses.values()) == ["expired", "renewed", "renewed"]
