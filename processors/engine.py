@@ -8,11 +8,12 @@ what the protocol cannot say.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from processors import hf
+from processors.audio_stage import AudioStage
 from processors.chat import ChatRenderer
 from processors.errors import ModelLoadError, UnsupportedMediaTypeError
 from processors.families import family_of
@@ -31,8 +32,7 @@ from processors.types import (
     ProcessReport,
     RenderedPrompt,
 )
-
-_STAGES: Mapping[Modality, type[Stage]] = {Modality.IMAGE: ImageStage}
+from processors.video_stage import VideoStage
 
 
 class Engine:
@@ -50,9 +50,9 @@ class Engine:
         special_tokens = find_special_tokens(self._model, family)
         media_tokens = find_media_tokens(self._model, family, special_tokens)
         context = StageContext(self._model, family, spec, limits, media_tokens)
-        self._stages = _make_stages(context)
+        self._stages, warnings = _make_stages(context)
         self.info: ModelInfo = build_info(
-            context, self._stages, special_tokens, (), time.perf_counter() - started
+            context, self._stages, special_tokens, warnings, time.perf_counter() - started
         )
         self._renderer = ChatRenderer(self._model, self.info)
 
@@ -113,11 +113,26 @@ class Engine:
         return stage
 
 
-def _make_stages(context: StageContext) -> dict[Modality, Stage]:
-    stages = {}
-    for modality in context.model.sub_processors:
-        if modality in _STAGES:
-            stages[modality] = _STAGES[modality](context)
+def _make_stages(context: StageContext) -> tuple[dict[Modality, Stage], tuple[str, ...]]:
+    """Return the stages that can be, and a warning for each modality that cannot.
+
+    Raises:
+        ModelLoadError: If none can be.
+    """
+    makers: dict[Modality, Callable[[StageContext], Stage]] = {
+        Modality.AUDIO: AudioStage,
+        Modality.IMAGE: ImageStage,
+        Modality.VIDEO: lambda ctx: VideoStage(ctx, stages.get(Modality.AUDIO)),
+    }
+    stages: dict[Modality, Stage] = {}
+    warnings: list[str] = []
+    for modality, make in makers.items():
+        if modality in context.model.sub_processors:
+            try:
+                stages[modality] = make(context)
+            except ModelLoadError as exc:
+                warnings.append(exc.message)
     if not stages:
-        raise ModelLoadError(f"Model '{context.spec.name}' has no processor for any media.")
-    return stages
+        reason = warnings[0] if warnings else "its processor takes no media."
+        raise ModelLoadError(reason)
+    return dict(sorted(stages.items())), tuple(warnings)

@@ -19,6 +19,11 @@ repeat media bytes, sources, paths or another library's exception text.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from processors.types import ItemPlan
+
 
 class MmprepError(Exception):
     """Base of all errors that have a code on the wire."""
@@ -86,3 +91,12 @@ class ModelLoadError(MmprepError):
     """Raised when a model directory cannot be served, with the reason; stops the start."""
 
     code = "internal"
+
+
+class FramesMissing(Exception):  # noqa: N818 - not a failure: the item goes on under a new plan
+    """Raised when a medium decodes to fewer frames or other samples than its header promised."""
+
+    def __init__(self, plan: ItemPlan) -> None:
+        super().__init__(plan)
+        self.plan = plan
+        """The plan of what does decode, exact, with its warning."""

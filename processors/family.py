@@ -14,13 +14,12 @@ Features: TypeAlias = dict[str, Any]
 Finish: TypeAlias = Callable[[Any, Modality, Features], Features]
 """Does to one item's features what the processor's own call does after its sub-processors."""
 
-Run: TypeAlias = Callable[
-    [Any, Modality, Sequence[Any], Mapping[str, Any]], tuple[Mapping[str, Any], Sequence[str]]
-]
-"""(processor, modality, media, merged keyword arguments) -> (features, replacement texts)."""
+Run: TypeAlias = Callable[..., tuple[Mapping[str, Any], Sequence[str]]]
+"""(processor, media, merged keyword arguments by group, modality=...) -> (features, replacement
+texts), for items of one modality together."""
 
 Prefix: TypeAlias = Callable[[Any, Modality, Mapping[str, Any], int], str]
-"""(processor, modality, merged keyword arguments, index of the item) -> text."""
+"""(processor, modality, merged keyword arguments by group, index of the item) -> text."""
 
 
 @dataclass(frozen=True)

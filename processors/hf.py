@@ -10,6 +10,7 @@ Source: `ProcessorMixin` (transformers 5.24): `_merge_kwargs`, `prepare_inputs_l
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,14 @@ from typing import Any, TypeAlias
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import jinja2
+import numpy as np
 import torch
 import torchvision
 import transformers
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, BatchFeature
+from transformers.processing_utils import OmniModalProcessorMixin
 from transformers.utils import logging as hf_logging
+from transformers.video_utils import VideoMetadata
 
 from processors.errors import ModelLoadError
 from processors.types import Modality, ModelSpec
@@ -170,16 +174,18 @@ def merge_kwargs(
 ) -> dict[str, Any]:
     """Merge a modality's keyword arguments over the processor's own, as its call would.
 
+    Returns:
+        Keyword arguments by group (`images_kwargs`, ...), and the processor's own beside them.
+
     Raises one of `HF_ERRORS` where transformers refuses a value.
     """
-    group = GROUP_OF[modality]
     tokenizer = getattr(processor, "tokenizer", None)
     merged = processor._merge_kwargs(
         tokenizer_init_kwargs=tokenizer.init_kwargs if tokenizer is not None else {},
         return_tensors="pt",
-        **{group: dict(kwargs)},
+        **{GROUP_OF[modality]: dict(kwargs)},
     )
-    return dict(merged[group])
+    return dict(merged)
 
 
 def lay_out_images(processor: HfObject, images: Sequence[HfObject]) -> HfObject:
@@ -187,10 +193,41 @@ def lay_out_images(processor: HfObject, images: Sequence[HfObject]) -> HfObject:
     return processor.prepare_inputs_layout(images=list(images))[0]
 
 
-def process_images(
-    processor: HfObject, images: Sequence[HfObject], merged: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """Process images through the protocol; return (features, replacement texts).
+@dataclass(frozen=True)
+class Clip:
+    """The frames chosen from one video, and what its processor wants to know of them."""
+
+    frames: torch.Tensor
+    """uint8 of shape (T, 3, H, W), any strides, real or meta."""
+    frame_indices: tuple[int, ...]
+    """Where the frames stand in the video."""
+    num_frames: int
+    """Frames of the video, or of the part of it that was chosen from."""
+    fps: float
+    duration_s: float
+
+    def metadata(self) -> VideoMetadata:
+        """Return transformers' description; a new one each time, since processors write to it."""
+        return VideoMetadata(
+            total_num_frames=self.num_frames,
+            fps=self.fps,
+            width=int(self.frames.shape[-1]),
+            height=int(self.frames.shape[-2]),
+            duration=self.duration_s,
+            video_backend="pyav",
+            frames_indices=list(self.frame_indices),
+        )
+
+
+Merged: TypeAlias = Mapping[str, Any]
+"""What `merge_kwargs` returned."""
+
+Processed: TypeAlias = tuple[dict[str, Any], list[str]]
+"""Features by name, and one replacement text per item."""
+
+
+def process_images(processor: HfObject, images: Sequence[HfObject], merged: Merged) -> Processed:
+    """Process images through the protocol.
 
     Args:
         processor: The transformers processor.
@@ -199,8 +236,106 @@ def process_images(
 
     Raises one of `HF_ERRORS` where transformers cannot.
     """
-    features, replacements = processor._process_images(lay_out_images(processor, images), **merged)
+    features, replacements = processor._process_images(
+        lay_out_images(processor, images), **merged["images_kwargs"]
+    )
     return dict(features), list(replacements)
+
+
+def process_videos(
+    processor: HfObject,
+    clips: Sequence[Clip],
+    merged: Merged,
+    audio: tuple[HfObject, Mapping[str, Any]] | None = None,
+) -> Processed:
+    """Process videos through the protocol; frames are taken as they are.
+
+    Args:
+        processor: The transformers processor.
+        clips: The videos.
+        merged: Keyword arguments from `merge_kwargs`.
+        audio: For omni models, the waveform and the audio features of the only clip's track, whose
+            tokens then stand among the video's.
+
+    Raises one of `HF_ERRORS` where transformers cannot.
+    """
+    videos = [clip.frames for clip in clips]
+    group = {
+        **merged["videos_kwargs"],
+        "do_sample_frames": False,
+        "video_metadata": [clip.metadata() for clip in clips],
+    }
+    if isinstance(processor, OmniModalProcessorMixin):
+        group.pop("load_audio_from_video", None)
+        features, replacements = processor._process_videos(
+            videos,
+            audio=None if audio is None else [audio[0]],
+            processed_audio=None if audio is None else audio[1],
+            video_to_audio_indices=None if audio is None else [0],
+            **{
+                **merged,
+                "videos_kwargs": group,
+                "load_audio_from_video": audio is not None,
+            },
+        )
+    else:
+        features, replacements = processor._process_videos(videos, **group)
+    return dict(features), list(replacements)
+
+
+def process_audio(processor: HfObject, clips: Sequence[np.ndarray], merged: Merged) -> Processed:
+    """Process waveforms through the protocol.
+
+    Args:
+        processor: The transformers processor.
+        clips: float32 mono of shape (S,), at the processor's rate.
+        merged: Keyword arguments from `merge_kwargs`.
+
+    Raises one of `HF_ERRORS` where transformers cannot.
+    """
+    features, replacements = processor._process_audio(list(clips), **merged["audio_kwargs"])
+    return dict(features), list(replacements)
+
+
+def takes_audio_in_video(processor: HfObject) -> bool:
+    """Return whether a processor can put a video's own audio among its tokens."""
+    return isinstance(processor, OmniModalProcessorMixin)
+
+
+def sample_frames(
+    part: HfObject,
+    arguments: Mapping[str, Any],
+    *,
+    num_frames: int,
+    fps: float,
+    duration_s: float,
+    size: tuple[int | None, int | None],
+) -> list[int]:
+    """Return the frames that a video processor's own rule chooses; `size` is (height, width).
+
+    Raises one of `HF_ERRORS` where the rule cannot choose.
+    """
+    metadata = VideoMetadata(
+        total_num_frames=num_frames,
+        fps=fps,
+        width=size[1],
+        height=size[0],
+        duration=duration_s,
+        video_backend="pyav",
+    )
+    return [int(index) for index in part.sample_frames(metadata=metadata, **arguments)]
+
+
+def call_default(part: HfObject, name: str) -> Any:  # noqa: ANN401
+    """Return the default of an argument of a sub-processor's call, or None."""
+    parameter = inspect.signature(type(part).__call__).parameters.get(name)
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+
+def unused_names(processor: HfObject) -> frozenset[str]:
+    """Return the outputs that a processor drops; some classes forgot to make it a property."""
+    names = getattr(processor, "unused_input_names", ())
+    return frozenset(names() if callable(names) else names)
 
 
 def to_tensors(features: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,15 +14,13 @@ from PIL import Image
 
 from processors import hf
 from processors.decode import check_modality, decode_image, probe
-from processors.errors import MediaDecodeError, PlanMismatchError
-from processors.features import Joins, find_joins, float_names, write_tensors
-from processors.stage import Outcome, Stage, StageContext
+from processors.errors import MediaDecodeError
+from processors.features import write_tensors
+from processors.stage import Stage, StageContext
 from processors.types import ItemInput, ItemPlan, MediaInfo, Modality, ProcessReport
 
-_PROBE_SIZES = ((336, 224), (500, 900))
+_LEARN_SIZES = ((336, 224), (500, 900))
 """(height, width) of the two images whose joint call shows how tensors join."""
-
-META = torch.device("meta")
 
 
 class ImageStage(Stage):
@@ -31,8 +30,7 @@ class ImageStage(Stage):
 
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
-        self.plans_on_meta = self._can_plan_on_meta()
-        self.joins, self.feature_names = self._probe_joins()
+        self.learn([partial(make_empty, (3, *size)) for size in _LEARN_SIZES])
 
     def plan(self, item: ItemInput) -> ItemPlan:
         """Plan an image from its header.
@@ -50,11 +48,11 @@ class ImageStage(Stage):
 
     def plan_size(self, item: ItemInput, info: MediaInfo, kwargs: Mapping[str, Any]) -> ItemPlan:
         """Plan an image whose size is known."""
-        if info.width is None or info.height is None:
-            raise MediaDecodeError("The image's header tells no size.")
-        size = (info.height, info.width)
-        key = (size, json.dumps(kwargs, sort_keys=True))
-        shape = self.shape_of(key, lambda: self._run_empty(size, kwargs))
+        height, width = size_of(info)
+        make: Callable[[bool], torch.Tensor] = partial(make_empty, (3, height, width))
+        what = f"an image of {width} x {height} pixels"
+        key = (height, width, json.dumps(kwargs, sort_keys=True))
+        shape = self.shape_of(key, lambda: self.run_empty(make, kwargs, what))
         base = ItemPlan(self.modality, info, None, 0, None, (), exact=info.exact)
         return self.item_plan(item, shape, base, kwargs)
 
@@ -70,78 +68,40 @@ class ImageStage(Stage):
         start = time.perf_counter()
         pixels = decode_image(item.data[0], options=item.options, limits=self.limits)
         decoded = time.perf_counter()
-        outcome = self._run_pixels(pixels, self.merged(self.effective(item)))
+        outcome = self.run_real(self._as_media(pixels), self.merged(self.effective(item)))
         write_tensors(outcome.tensors, plan.tensors, outputs)
         done = time.perf_counter()
         return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3)
 
-    def _run_pixels(self, pixels: np.ndarray, merged: Mapping[str, Any]) -> Outcome:
-        image: hf.HfObject
-        if self.context.spec.image_backend == "pil" or pixels.shape[-1] == 4:
-            image = Image.fromarray(pixels)
-        else:
-            image = torch.from_numpy(pixels).permute(2, 0, 1)
-        try:
-            return self.run(self.model.processor, [image], merged)
-        except hf.HF_ERRORS as exc:
-            raise PlanMismatchError("The processor failed on an image that it planned.") from exc
-
-    def _run_empty(self, size: tuple[int, int], kwargs: Mapping[str, Any]) -> tuple[Outcome, bool]:
-        merged = self.merged(kwargs)
-        if self.plans_on_meta:
-            try:
-                return self.run(self.model.planner, [_empty(size)], merged), True
-            except hf.HF_ERRORS:
-                # Some paths need data (a crop wider than the image); zeros tell whether it is that.
-                return self._run_zeros(size, merged, kwargs), False
-        return self._run_zeros(size, merged, kwargs), False
-
-    def _run_zeros(
-        self, size: tuple[int, int], merged: Mapping[str, Any], kwargs: Mapping[str, Any]
-    ) -> Outcome:
-        try:
-            return self.run(self.model.planner, [_zeros(size)], merged)
-        except hf.HF_ERRORS as exc:
-            raise self.refuse(kwargs, f"an image of {size[1]} x {size[0]} pixels") from exc
-
-    def run(
-        self, processor: hf.HfObject, images: list[hf.HfObject], merged: Mapping[str, Any]
-    ) -> Outcome:
-        """Run images through the protocol together; the replacement is the first one's."""
-        run = self.context.family.run
-        if run is None:
-            return self.finish(*hf.process_images(processor, images, merged))
-        features, replacements = run(processor, self.modality, images, merged)
-        return self.finish(dict(features), list(replacements))
-
-    def _can_plan_on_meta(self) -> bool:
-        try:
-            self.run(self.model.planner, [_empty(_PROBE_SIZES[0])], self.merged({}))
-        except hf.HF_ERRORS:
-            return False
-        return True
+    def call(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> hf.Processed:
+        """See `Stage.call`; media are tensors (3, H, W) or PIL images."""
+        return hf.process_images(processor, media, merged)
 
     def warm_up(self) -> None:
         """Process one small picture."""
-        pixels = np.zeros((*_PROBE_SIZES[0], 3), np.uint8)
-        self._run_pixels(pixels, self.merged(self.server_kwargs))
+        pixels = np.zeros((*_LEARN_SIZES[0], 3), np.uint8)
+        self.run_real(self._as_media(pixels), self.merged(self.server_kwargs))
 
-    def _probe_joins(self) -> tuple[Joins, tuple[str, ...]]:
-        merged = self.merged({})
-        make = _empty if self.plans_on_meta else _zeros
-        images = [make(size) for size in _PROBE_SIZES]
-        alone = [self.run(self.model.planner, [image], merged).tensors for image in images]
-        try:
-            joint = self.run(self.model.planner, images, merged).tensors
-        except hf.HF_ERRORS:
-            joint = None  # the processor takes no two images of different size together
-        joins = find_joins(alone[0], alone[1], joint).override(self.context.family.layouts)
-        return joins, float_names(*alone)
+    def _as_media(self, pixels: np.ndarray) -> torch.Tensor | Image.Image:
+        """Hand pixels over without a copy; PIL where its backend or an alpha channel wants it."""
+        if self.context.spec.image_backend == "pil" or pixels.shape[-1] == 4:
+            return Image.fromarray(pixels)
+        return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def _empty(size: tuple[int, int]) -> torch.Tensor:
-    return torch.empty((3, *size), dtype=torch.uint8, device=META)
+def size_of(info: MediaInfo) -> tuple[int, int]:
+    """Return (height, width) of a probed picture or video.
+
+    Raises:
+        MediaDecodeError: If the header tells none.
+    """
+    if not info.height or not info.width:
+        raise MediaDecodeError("The header tells no picture size.")
+    return info.height, info.width
 
 
-def _zeros(size: tuple[int, int]) -> torch.Tensor:
-    return torch.zeros((1, 1, 1), dtype=torch.uint8).expand(3, *size)
+def make_empty(shape: tuple[int, ...], on_meta: bool) -> torch.Tensor:
+    """Return uint8 pixels without data: on meta, or zeros that take no memory."""
+    if on_meta:
+        return torch.empty(shape, dtype=torch.uint8, device="meta")
+    return torch.zeros((1,) * len(shape), dtype=torch.uint8).expand(shape)

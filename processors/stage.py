@@ -6,21 +6,24 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
 from processors import hf
 from processors.errors import (
+    FramesMissing,
     InvalidRequestError,
     MediaTooLargeError,
+    ModelLoadError,
     PlanMismatchError,
     PromptTooLongError,
 )
 from processors.family import COUNTERS, FamilySpec, Features
-from processors.features import Joins, describe_tensors
+from processors.features import Joins, describe_tensors, find_joins, float_names
 from processors.kwargs import check_bounds, check_sampling, override_sampling, split_defaults
 from processors.replacement import code_runs, find_row_token
 from processors.types import (
@@ -118,6 +121,7 @@ class Stage(ABC):
         self._merged: Memo[dict[str, Any]] = Memo()
         self._shapes: Memo[Shape] = Memo()
         self.joins = Joins()
+        self.plans_on_meta = False
         self.feature_names: tuple[str, ...] = ()
 
     @abstractmethod
@@ -129,6 +133,13 @@ class Stage(ABC):
         self, item: ItemInput, plan: ItemPlan, outputs: Mapping[str, torch.Tensor]
     ) -> ProcessReport:
         """See `Engine.process`."""
+
+    @abstractmethod
+    def call(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> hf.Processed:
+        """Run items of this modality through the protocol together.
+
+        Raises one of `hf.HF_ERRORS` where the processor cannot.
+        """
 
     @abstractmethod
     def warm_up(self) -> None:
@@ -165,12 +176,98 @@ class Stage(ABC):
         """
         return self._shapes.get(key, lambda: self._describe(*run()))
 
+    def run(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> Outcome:
+        """Run items through the protocol together; the replacement is the first one's."""
+        family = self.context.family
+        call = self.call if family.run is None else partial(family.run, modality=self.modality)
+        features, replacements = call(processor, media, merged)
+        return self.finish(dict(features), list(replacements))
+
+    def run_real(self, media: Any, merged: hf.Merged) -> Outcome:  # noqa: ANN401
+        """Run one decoded item that was planned.
+
+        Raises:
+            PlanMismatchError: If the processor fails all the same.
+        """
+        try:
+            return self.run(self.model.processor, [media], merged)
+        except hf.HF_ERRORS as exc:
+            message = f"The processor failed on the {self.modality.value} that it planned."
+            raise PlanMismatchError(message) from exc
+
+    def run_empty(
+        self, make: Callable[[bool], Any], kwargs: Mapping[str, Any], what: str
+    ) -> tuple[Outcome, bool]:
+        """Run one item without data: on meta tensors, or on zeros where that cannot be done.
+
+        Args:
+            make: Returns the item, on meta tensors if told so.
+            kwargs: Its effective keyword arguments.
+            what: The item in words, for the caller's error.
+
+        Raises:
+            InvalidRequestError: If the processor does not take such an item.
+        """
+        merged = self.merged(kwargs)
+        if self.plans_on_meta:
+            try:
+                return self.run(self.model.planner, [make(True)], merged), True
+            except hf.HF_ERRORS:
+                # Some paths need data (a crop wider than the image); zeros tell whether it is that.
+                return self._run_zeros(make, merged, kwargs, what), False
+        return self._run_zeros(make, merged, kwargs, what), False
+
+    def learn(self, pair: Sequence[Callable[[bool], Any]]) -> None:
+        """Learn from two items of different size how this model plans, and how tensors join.
+
+        Raises:
+            ModelLoadError: If the processor takes neither.
+        """
+        merged = self.merged(self.server_kwargs)
+        planner = self.model.planner
+        try:
+            alone = [self.run(planner, [make(True)], merged).tensors for make in pair]
+            self.plans_on_meta = True
+        except hf.HF_ERRORS:
+            alone = self._run_pair_of_zeros(pair, merged)
+        try:
+            media = [make(self.plans_on_meta) for make in pair]
+            joint = self.run(planner, media, merged).tensors
+        except hf.HF_ERRORS:
+            joint = None  # the processor takes no two items of different size together
+        self.joins = find_joins(alone[0], alone[1], joint).override(self.context.family.layouts)
+        self.feature_names = float_names(*alone)
+
+    def _run_pair_of_zeros(
+        self, pair: Sequence[Callable[[bool], Any]], merged: hf.Merged
+    ) -> list[dict[str, torch.Tensor]]:
+        try:
+            return [self.run(self.model.planner, [make(False)], merged).tensors for make in pair]
+        except hf.HF_ERRORS as exc:
+            raise ModelLoadError(
+                f"Model '{self.context.spec.name}': its processor "
+                f"({type(self.model.processor).__name__}) says of no {self.modality.value} what a "
+                "placeholder becomes, so items cannot be told apart."
+            ) from exc
+
+    def _run_zeros(
+        self,
+        make: Callable[[bool], Any],
+        merged: hf.Merged,
+        kwargs: Mapping[str, Any],
+        what: str,
+    ) -> Outcome:
+        try:
+            return self.run(self.model.planner, [make(False)], merged)
+        except hf.HF_ERRORS as exc:
+            raise self.refuse(kwargs, what) from exc
+
     def finish(self, features: Features, replacements: list[str]) -> Outcome:
         """Turn what a sub-processor gave for an item into tensors, as the processor's call does."""
         processor, family = self.model.processor, self.context.family
         if family.finish is not None:
             features = family.finish(processor, self.modality, features)
-        dropped = COUNTERS | family.counters | set(processor.unused_input_names)
+        dropped = COUNTERS | family.counters | hf.unused_names(processor)
         kept = {name: value for name, value in features.items() if name not in dropped}
         tensors = hf.to_tensors(kept)
         return Outcome(tensors, replacements[0] if replacements else None, features)
@@ -193,6 +290,11 @@ class Stage(ABC):
             row_token_id=shape.row_token_id,
             tensors=shape.tensors,
         )
+
+    def replanned(self, plan: ItemPlan, warning: tuple[str, str]) -> FramesMissing:
+        """Return what tells the caller to go on under an exact plan of what does decode."""
+        warnings = (*plan.warnings, warning)
+        return FramesMissing(replace(plan, exact=True, warnings=warnings))
 
     def refuse(self, kwargs: Mapping[str, Any], what: str) -> InvalidRequestError:
         """Return the error for an item that the processor does not take."""

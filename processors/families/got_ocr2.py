@@ -9,16 +9,16 @@ from processors.types import Modality
 
 def _run(
     processor: Any,  # noqa: ANN401 - a transformers processor
-    modality: Modality,
     media: Sequence[Any],
     merged: Mapping[str, Any],
+    modality: Modality,
 ) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Source: `GotOcr2Processor.__call__` (transformers 5.24)."""
     features, replacements = processor._process_images(
         list(media),
         multi_page=False,
         num_image_tokens=processor.num_image_tokens,
-        **merged,
+        **merged["images_kwargs"],
     )
     return features, replacements
 

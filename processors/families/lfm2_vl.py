@@ -9,15 +9,15 @@ from processors.types import Modality
 
 def _run(
     processor: Any,  # noqa: ANN401 - a transformers processor
-    modality: Modality,
     media: Sequence[Any],
     merged: Mapping[str, Any],
+    modality: Modality,
 ) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Source: `Lfm2VlProcessor.__call__` (transformers 5.24)."""
     features, replacements = processor._process_images(
         [list(media)],
         use_image_special_tokens=processor.use_image_special_tokens,
-        **merged,
+        **merged["images_kwargs"],
     )
     return features, replacements
 

@@ -1,0 +1,192 @@
+"""Audio: planned on silence of the same length, decoded at the processor's rate."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from processors import decode, hf
+from processors.decode import check_modality, probe
+from processors.errors import InvalidRequestError, MediaDecodeError, MediaTooLargeError
+from processors.features import write_tensors
+from processors.stage import Shape, Stage, StageContext
+from processors.types import ItemInput, ItemPlan, MediaInfo, MediaOptions, Modality, ProcessReport
+
+_LEARN_SECONDS = (1.0, 2.5)
+
+
+class AudioStage(Stage):
+    """Clips of sound, or the sound of a video where a request asks for it."""
+
+    modality: ClassVar[Modality] = Modality.AUDIO
+
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
+        self.sample_rate_hz = int(self.part.sampling_rate)
+        lengths = [int(seconds * self.sample_rate_hz) for seconds in _LEARN_SECONDS]
+        self.learn([partial(_silence, length) for length in lengths])
+
+    def plan(self, item: ItemInput) -> ItemPlan:
+        """Plan a clip by the length its header tells.
+
+        Raises:
+            MediaDecodeError, UnsupportedMediaTypeError: From the header.
+            MediaTooLargeError: If the clip is longer than the encoder's fixed window (with both
+                lengths) and truncation was not asked for, or its features would be too large.
+            InvalidRequestError: If a keyword argument or the chosen part makes no sense.
+            PromptTooLongError: If the clip would become too many tokens.
+        """
+        kwargs = self.effective(item)
+        info = probe(item.data[0], limits=self.limits, prefer=Modality.AUDIO)
+        if not self._is_in_video(item, info):
+            check_modality(info, Modality.AUDIO)
+        return self._plan_length(item, info, self.count_samples(item, info), kwargs)
+
+    def process(
+        self, item: ItemInput, plan: ItemPlan, outputs: Mapping[str, torch.Tensor]
+    ) -> ProcessReport:
+        """Decode a clip at the processor's rate and process it into preallocated tensors.
+
+        Raises:
+            MediaDecodeError, MediaTooLargeError: From decoding.
+            FramesMissing: If it decodes to a length that makes other tensors than planned.
+            PlanMismatchError: If the result is not what was planned.
+        """
+        start = time.perf_counter()
+        kwargs = self.effective(item)
+        waveform = decode.decode_audio(
+            item.data[0],
+            sample_rate_hz=self.sample_rate_hz,
+            options=item.options,
+            limits=self.limits,
+        )
+        if len(waveform) != plan.state["num_samples"]:
+            self._check_length(item, plan, len(waveform), kwargs)
+        decoded = time.perf_counter()
+        outcome = self.run_real(waveform, self.merged(kwargs))
+        write_tensors(outcome.tensors, plan.tensors, outputs)
+        done = time.perf_counter()
+        return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3)
+
+    def call(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> hf.Processed:
+        """See `Stage.call`; media are waveforms, float32 of shape (S,)."""
+        return hf.process_audio(processor, media, merged)
+
+    def features_of(self, waveform: np.ndarray) -> Mapping[str, Any]:
+        """Return the extractor's own output for a waveform, for a video that carries it."""
+        return self.run(self.model.processor, [waveform], self.merged(self.server_kwargs)).features
+
+    def warm_up(self) -> None:
+        """Process a second of silence."""
+        self.run_real(_silence(self.sample_rate_hz), self.merged(self.server_kwargs))
+
+    def count_samples(self, item: ItemInput, info: MediaInfo) -> int:
+        """Return how many samples a medium's sound has at the processor's rate, by its header.
+
+        Raises:
+            MediaDecodeError: If the header tells no length.
+            MediaTooLargeError: If it is longer than the service decodes.
+            InvalidRequestError: If `start_s` and `end_s` leave nothing.
+        """
+        if info.seconds is None:
+            raise MediaDecodeError("The header tells no length of the sound.")
+        seconds = _window_s(info.seconds, item.options)
+        if seconds > self.limits.max_audio_s:
+            raise MediaTooLargeError(
+                f"The sound lasts {seconds:.1f} s; at most {self.limits.max_audio_s:g} s are taken."
+            )
+        return max(round(seconds * self.sample_rate_hz), 1)
+
+    def _plan_length(
+        self, item: ItemInput, info: MediaInfo, num_samples: int, kwargs: Mapping[str, Any]
+    ) -> ItemPlan:
+        shape = self._shape(num_samples, kwargs)
+        base = ItemPlan(
+            self.modality,
+            info,
+            None,
+            0,
+            None,
+            (),
+            exact=info.exact,
+            state={"num_samples": num_samples},
+        )
+        plan = self.item_plan(item, shape, base, kwargs)
+        if self._is_in_video(item, info):
+            plan = replace(plan, replacement=())
+        return plan
+
+    def _shape(self, num_samples: int, kwargs: Mapping[str, Any]) -> Shape:
+        self._check_window(num_samples, kwargs)
+        seconds = num_samples / self.sample_rate_hz
+        key = (num_samples, json.dumps(kwargs, sort_keys=True))
+        make = partial(_silence, num_samples)
+        return self.shape_of(key, lambda: self.run_empty(make, kwargs, f"audio of {seconds:.2f} s"))
+
+    def _check_window(self, num_samples: int, kwargs: Mapping[str, Any]) -> None:
+        """Refuse what the extractor would silently cut."""
+        if kwargs.get("truncation"):
+            return
+        window = self._window_samples(self.merged(kwargs)["audio_kwargs"])
+        if window is not None and num_samples > window:
+            rate = self.sample_rate_hz
+            raise MediaTooLargeError(
+                f"The audio lasts {num_samples / rate:.1f} s; the model's encoder takes "
+                f"{window / rate:.1f} s. Cut it with 'start_s' and 'end_s', or ask for "
+                "'truncation'."
+            )
+
+    def _window_samples(self, merged: Mapping[str, Any]) -> int | None:
+        """Return the samples after which the extractor truncates, None if it does not."""
+        chunked_s = getattr(self.model.processor, "max_audio_len", None)
+        if chunked_s is not None:
+            return int(chunked_s * self.sample_rate_hz)
+        truncates = merged.get("truncation")
+        if truncates is None:
+            truncates = hf.call_default(self.part, "truncation")
+        if not truncates:
+            return None
+        most = merged.get("max_length") or hf.call_default(self.part, "max_length")
+        most = most or getattr(self.part, "n_samples", None)
+        return None if most is None else int(most)
+
+    def _check_length(
+        self, item: ItemInput, plan: ItemPlan, num_samples: int, kwargs: Mapping[str, Any]
+    ) -> None:
+        """Raise `FramesMissing` if samples that differ from the header's make another plan."""
+        new_plan = self._plan_length(item, plan.source, num_samples, kwargs)
+        same_text = new_plan.replacement == plan.replacement
+        if new_plan.tensors != plan.tensors or not same_text:
+            planned_s = plan.state["num_samples"] / self.sample_rate_hz
+            decoded_s = num_samples / self.sample_rate_hz
+            raise self.replanned(
+                new_plan,
+                (
+                    "frames_missing",
+                    f"The header promises {planned_s:.3f} s of sound; {decoded_s:.3f} s decode.",
+                ),
+            )
+
+    def _is_in_video(self, item: ItemInput, info: MediaInfo) -> bool:
+        return info.kind is Modality.VIDEO and bool(item.settings.get("use_audio_in_video"))
+
+
+def _window_s(seconds: float, options: MediaOptions) -> float:
+    start_s = options.start_s or 0.0
+    end_s = seconds if options.end_s is None else min(options.end_s, seconds)
+    if not 0 <= start_s < end_s:
+        raise InvalidRequestError("'start_s' and 'end_s' leave nothing of the sound.", "options")
+    return end_s - start_s
+
+
+def _silence(num_samples: int, on_meta: bool = False) -> np.ndarray:
+    if on_meta:
+        raise NotImplementedError("feature extractors take no meta tensors")
+    return np.zeros(num_samples, np.float32)
