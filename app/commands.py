@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import structlog
 
 from app.answer import binary_parts, json_parts
 from app.catalog import ServedModel
@@ -73,7 +74,7 @@ def serve(settings: Settings, arguments: argparse.Namespace) -> int:
 
     configure(settings.telemetry.log_level, settings.telemetry.log_format)
     store_sizes(settings.store)
-    logging.getLogger("mmprep").info("settings: %s", describe(settings))
+    structlog.get_logger("mmprep").info("settings", settings=settings.model_dump(mode="json"))
     try:
         sockets = bind(settings.server)
     except OSError as error:
@@ -85,7 +86,11 @@ def serve(settings: Settings, arguments: argparse.Namespace) -> int:
     server = make_server(app, settings.server)
     host, port = sockets[-1].getsockname()[:2]
     server.on_started = lambda: _greet(app.state.house, host, port)
+    # What stops the start is told once, in one line, not as a traceback of the server's.
+    logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
     server.run(sockets)
+    if app.state.start_error is not None:
+        raise CommandError(str(app.state.start_error))
     if not server.started:
         raise CommandError("could not start; the reason stands above")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import structlog
@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from app.config import Settings
+from app.config import Settings, SettingsError
 from app.errors import (
     CODES,
     PROBLEM_TYPE,
@@ -26,7 +26,7 @@ from app.middleware import RequestMiddleware
 from app.respond import JsonResponse
 from app.routes import features, leases, models, preprocess, probes
 from app.versions import versions
-from processors.errors import InvalidRequestError, MmprepError
+from processors.errors import InvalidRequestError, MmprepError, ModelLoadError
 from transport.errors import TransportError
 
 
@@ -35,7 +35,12 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_house(settings) as house:
+        async with AsyncExitStack() as stack:
+            try:
+                house = await stack.enter_async_context(open_house(settings))
+            except (SettingsError, ModelLoadError) as error:
+                app.state.start_error = error
+                raise
             house.metrics.watch(house)
             app.state.house = house
             yield
@@ -48,6 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
+    app.state.start_error = None
     for module in (preprocess, features, leases, models, probes):
         app.include_router(module.router)
     app.add_middleware(RequestMiddleware)

@@ -24,7 +24,7 @@ from app.config import Settings
 from app.describe import describe_tensors, in_prompt_order, with_dtype
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors
 from app.items import Collected, collect
-from app.jobs import JobItem, PlanJob, Replanned
+from app.jobs import JobItem, PlanJob, RenderJob, Replanned
 from app.leasing import Leasing
 from app.media import Holdings, LoadedItem, MediaStage, Uploads, at_item
 from app.options import LEASED, Choice, check, choose_transport, resolve_dtype

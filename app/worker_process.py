@@ -24,7 +24,7 @@ Outcome = JobValue | JobFailure
 _log = structlog.get_logger("mmprep.pool")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lane:
     """A pair of pipes to one thread of a worker; one job at a time."""
 

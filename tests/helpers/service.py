@@ -29,6 +29,7 @@ class Service:
     process: subprocess.Popen[str]
     base_url: str = ""
     output: list[str] = field(default_factory=list)
+    media_root: Path = Path("/")
 
     @property
     def pid(self) -> int:
