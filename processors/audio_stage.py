@@ -16,7 +16,7 @@ from processors import decode, hf
 from processors.decode import check_modality, probe
 from processors.errors import InvalidRequestError, MediaDecodeError, MediaTooLargeError
 from processors.features import write_tensors
-from processors.stage import Shape, Stage, StageContext
+from processors.stage import Fill, Shape, Stage, StageContext
 from processors.types import ItemInput, ItemPlan, MediaInfo, MediaOptions, Modality, ProcessReport
 
 _LEARN_SECONDS = (1.0, 2.5)
@@ -31,7 +31,7 @@ class AudioStage(Stage):
         super().__init__(context)
         self.sample_rate_hz = int(self.part.sampling_rate)
         lengths = [int(seconds * self.sample_rate_hz) for seconds in _LEARN_SECONDS]
-        self.learn([partial(_silence, length) for length in lengths])
+        self.learn([partial(_empty_sound, length) for length in lengths])
 
     def plan(self, item: ItemInput) -> ItemPlan:
         """Plan a clip by the length its header tells.
@@ -71,6 +71,7 @@ class AudioStage(Stage):
             self._check_length(item, plan, len(waveform), kwargs)
         decoded = time.perf_counter()
         outcome = self.run_real(waveform, self.merged(kwargs))
+        self.check_executed(outcome, plan)
         write_tensors(outcome.tensors, plan.tensors, outputs)
         done = time.perf_counter()
         return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3)
@@ -85,7 +86,7 @@ class AudioStage(Stage):
 
     def warm_up(self) -> None:
         """Process a second of silence."""
-        self.run_real(_silence(self.sample_rate_hz), self.merged(self.server_kwargs))
+        self.run_real(_empty_sound(self.sample_rate_hz, "zeros"), self.merged(self.server_kwargs))
 
     def count_samples(self, item: ItemInput, info: MediaInfo) -> int:
         """Return how many samples a medium's sound has at the processor's rate, by its header.
@@ -127,7 +128,7 @@ class AudioStage(Stage):
         self._check_window(num_samples, kwargs)
         seconds = num_samples / self.sample_rate_hz
         key = (num_samples, json.dumps(kwargs, sort_keys=True))
-        make = partial(_silence, num_samples)
+        make = partial(_empty_sound, num_samples)
         return self.shape_of(key, lambda: self.run_empty(make, kwargs, f"audio of {seconds:.2f} s"))
 
     def _check_window(self, num_samples: int, kwargs: Mapping[str, Any]) -> None:
@@ -186,7 +187,9 @@ def _window_s(seconds: float, options: MediaOptions) -> float:
     return end_s - start_s
 
 
-def _silence(num_samples: int, on_meta: bool = False) -> np.ndarray:
-    if on_meta:
+def _empty_sound(num_samples: int, fill: Fill) -> np.ndarray:
+    if fill == "meta":
         raise NotImplementedError("feature extractors take no meta tensors")
+    if fill == "noise":
+        return np.random.default_rng(0).standard_normal(num_samples, np.float32) * np.float32(0.1)
     return np.zeros(num_samples, np.float32)

@@ -15,8 +15,8 @@ Finish: TypeAlias = Callable[[Any, Modality, Features], Features]
 """Does to one item's features what the processor's own call does after its sub-processors."""
 
 Run: TypeAlias = Callable[..., tuple[Mapping[str, Any], Sequence[str]]]
-"""(processor, media, merged keyword arguments by group, modality=...) -> (features, replacement
-texts), for items of one modality together."""
+"""(processor, media, merged keyword arguments by group) -> (features, replacement texts), for items
+of one modality together."""
 
 Prefix: TypeAlias = Callable[[Any, Modality, Mapping[str, Any], int], str]
 """(processor, modality, merged keyword arguments by group, index of the item) -> text."""
@@ -37,12 +37,14 @@ class FamilySpec:
     framing: tuple[str, ...] = ()
     """Media-framing tokens whose names do not look like it."""
     finish: Finish | None = None
-    run: Run | None = None
+    runs: Mapping[Modality, Run] = field(default_factory=dict)
     """Takes the place of the protocol where the processor's own call passes more to it."""
     prefix: Prefix | None = None
     """What the processor's own call puts before an item's replacement, by the item's index."""
     cross_attention: bool = False
     """Whether the encoder's rows take no positions in the prompt."""
+    data_dependent: frozenset[Modality] = frozenset()
+    """Modalities whose replacement depends on pixels or samples: a header's plan may be wrong."""
     positions: str | None = None
     """Name of the position scheme in `processors.positions`."""
 

@@ -77,7 +77,12 @@ def _padded_dims(pair: list[torch.Size], together: torch.Size, joined: int) -> t
 
 
 def describe_tensors(
-    tensors: Tensors, joins: Joins, *, pixels: bool, on_meta: bool
+    tensors: Tensors,
+    joins: Joins,
+    *,
+    pixels: bool,
+    on_meta: bool,
+    unknown: frozenset[str] = frozenset(),
 ) -> tuple[TensorSpec, ...]:
     """Describe one planned item's tensors.
 
@@ -87,20 +92,35 @@ def describe_tensors(
         pixels: Whether features are pixels, which are normalised or not.
         on_meta: Whether the run was on meta tensors: then whatever is not meta is known. A run on
             zeros knows only its integers.
+        unknown: Names whose values depend on data all the same.
     """
-    return tuple(
-        _describe(name, tensor, joins, pixels=pixels, on_meta=on_meta)
-        for name, tensor in tensors.items()
+    specs = []
+    for name, tensor in tensors.items():
+        is_known = name not in unknown and _is_known(tensor, on_meta=on_meta)
+        specs.append(_describe(name, tensor, joins, pixels=pixels, is_known=is_known))
+    return tuple(specs)
+
+
+def names_that_differ(one: Tensors, other: Tensors) -> frozenset[str]:
+    """Return the names whose values are not the same in both."""
+    return frozenset(
+        name
+        for name in {**one, **other}
+        if name not in one or name not in other or not torch.equal(one[name], other[name])
     )
 
 
+def _is_known(tensor: torch.Tensor, *, on_meta: bool) -> bool:
+    """Whether a tensor of a run without data holds what a real run gives."""
+    if tensor.is_meta or tensor.nbytes > MAX_VALUES_NBYTES:
+        return False
+    return not tensor.is_floating_point() or (on_meta and tensor.ndim <= 1)
+
+
 def _describe(
-    name: str, tensor: torch.Tensor, joins: Joins, *, pixels: bool, on_meta: bool
+    name: str, tensor: torch.Tensor, joins: Joins, *, pixels: bool, is_known: bool
 ) -> TensorSpec:
-    is_floating = tensor.is_floating_point()
-    is_known = not tensor.is_meta and (on_meta or not is_floating)
-    has_values = is_known and tensor.nbytes <= MAX_VALUES_NBYTES
-    is_feature = is_floating and not is_known and not name.endswith("mask")
+    is_feature = tensor.is_floating_point() and not is_known and not name.endswith("mask")
     role: Literal["feature", "metadata"] = "feature" if is_feature else "metadata"
     return TensorSpec(
         name=name,
@@ -108,8 +128,8 @@ def _describe(
         shape=tuple(tensor.shape),
         role=role,
         layout=joins.layout(name),
-        keep_on_cpu=has_values,
-        values=tensor.tolist() if has_values else None,
+        keep_on_cpu=is_known,
+        values=tensor.tolist() if is_known else None,
         normalized=True if pixels and role == "feature" else None,
         pad=joins.pads.get(name),
     )

@@ -74,8 +74,8 @@ _LOAD_ERRORS = (*HF_ERRORS, OSError, SyntaxError)
 def versions() -> dict[str, str]:
     """Return the versions of the libraries here that change numbers."""
     return {
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
+        "torch": str(torch.__version__),
+        "torchvision": str(torchvision.__version__),
         "transformers": transformers.__version__,
     }
 
@@ -264,6 +264,7 @@ def process_videos(
         **merged["videos_kwargs"],
         "do_sample_frames": False,
         "video_metadata": [clip.metadata() for clip in clips],
+        "return_metadata": True,
     }
     if isinstance(processor, OmniModalProcessorMixin):
         group.pop("load_audio_from_video", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from processors import hf
 from processors.decode import check_modality, decode_image, probe
 from processors.errors import MediaDecodeError
 from processors.features import write_tensors
-from processors.stage import Stage, StageContext
+from processors.stage import Fill, Stage, StageContext
 from processors.types import ItemInput, ItemPlan, MediaInfo, Modality, ProcessReport
 
 _LEARN_SIZES = ((336, 224), (500, 900))
@@ -49,7 +49,7 @@ class ImageStage(Stage):
     def plan_size(self, item: ItemInput, info: MediaInfo, kwargs: Mapping[str, Any]) -> ItemPlan:
         """Plan an image whose size is known."""
         height, width = size_of(info)
-        make: Callable[[bool], torch.Tensor] = partial(make_empty, (3, height, width))
+        make = partial(make_empty, (3, height, width))
         what = f"an image of {width} x {height} pixels"
         key = (height, width, json.dumps(kwargs, sort_keys=True))
         shape = self.shape_of(key, lambda: self.run_empty(make, kwargs, what))
@@ -69,6 +69,7 @@ class ImageStage(Stage):
         pixels = decode_image(item.data[0], options=item.options, limits=self.limits)
         decoded = time.perf_counter()
         outcome = self.run_real(self._as_media(pixels), self.merged(self.effective(item)))
+        self.check_executed(outcome, plan)
         write_tensors(outcome.tensors, plan.tensors, outputs)
         done = time.perf_counter()
         return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3)
@@ -100,8 +101,11 @@ def size_of(info: MediaInfo) -> tuple[int, int]:
     return info.height, info.width
 
 
-def make_empty(shape: tuple[int, ...], on_meta: bool) -> torch.Tensor:
-    """Return uint8 pixels without data: on meta, or zeros that take no memory."""
-    if on_meta:
+def make_empty(shape: tuple[int, ...], fill: Fill) -> torch.Tensor:
+    """Return uint8 pixels without data: on meta, zeros that take no memory, or noise."""
+    if fill == "meta":
         return torch.empty(shape, dtype=torch.uint8, device="meta")
+    if fill == "noise":
+        noise = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+        return torch.from_numpy(noise)
     return torch.zeros((1,) * len(shape), dtype=torch.uint8).expand(shape)

@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import torch
 
@@ -23,7 +22,7 @@ from processors.errors import (
     PromptTooLongError,
 )
 from processors.family import COUNTERS, FamilySpec, Features
-from processors.features import Joins, describe_tensors, find_joins, float_names
+from processors.features import Joins, describe_tensors, find_joins, float_names, names_that_differ
 from processors.kwargs import check_bounds, check_sampling, override_sampling, split_defaults
 from processors.replacement import code_runs, find_row_token
 from processors.types import (
@@ -38,6 +37,12 @@ from processors.types import (
 )
 
 T = TypeVar("T")
+
+Fill: TypeAlias = Literal["meta", "zeros", "noise"]
+"""What an item without data consists of; noise tells what depends on data."""
+
+Maker: TypeAlias = Callable[[Fill], Any]
+"""Makes an item of one size."""
 
 MAX_REMEMBERED = 4096
 """Plans and merged keyword arguments remembered per modality."""
@@ -122,6 +127,7 @@ class Stage(ABC):
         self._shapes: Memo[Shape] = Memo()
         self.joins = Joins()
         self.plans_on_meta = False
+        self._unknown: frozenset[str] = frozenset()
         self.feature_names: tuple[str, ...] = ()
 
     @abstractmethod
@@ -179,7 +185,7 @@ class Stage(ABC):
     def run(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> Outcome:
         """Run items through the protocol together; the replacement is the first one's."""
         family = self.context.family
-        call = self.call if family.run is None else partial(family.run, modality=self.modality)
+        call = family.runs.get(self.modality, self.call)
         features, replacements = call(processor, media, merged)
         return self.finish(dict(features), list(replacements))
 
@@ -195,13 +201,11 @@ class Stage(ABC):
             message = f"The processor failed on the {self.modality.value} that it planned."
             raise PlanMismatchError(message) from exc
 
-    def run_empty(
-        self, make: Callable[[bool], Any], kwargs: Mapping[str, Any], what: str
-    ) -> tuple[Outcome, bool]:
+    def run_empty(self, make: Maker, kwargs: Mapping[str, Any], what: str) -> tuple[Outcome, bool]:
         """Run one item without data: on meta tensors, or on zeros where that cannot be done.
 
         Args:
-            make: Returns the item, on meta tensors if told so.
+            make: Makes the item.
             kwargs: Its effective keyword arguments.
             what: The item in words, for the caller's error.
 
@@ -211,13 +215,13 @@ class Stage(ABC):
         merged = self.merged(kwargs)
         if self.plans_on_meta:
             try:
-                return self.run(self.model.planner, [make(True)], merged), True
+                return self.run(self.model.planner, [make("meta")], merged), True
             except hf.HF_ERRORS:
                 # Some paths need data (a crop wider than the image); zeros tell whether it is that.
                 return self._run_zeros(make, merged, kwargs, what), False
         return self._run_zeros(make, merged, kwargs, what), False
 
-    def learn(self, pair: Sequence[Callable[[bool], Any]]) -> None:
+    def learn(self, pair: Sequence[Maker]) -> None:
         """Learn from two items of different size how this model plans, and how tensors join.
 
         Raises:
@@ -226,23 +230,26 @@ class Stage(ABC):
         merged = self.merged(self.server_kwargs)
         planner = self.model.planner
         try:
-            alone = [self.run(planner, [make(True)], merged).tensors for make in pair]
+            alone = [self.run(planner, [make("meta")], merged).tensors for make in pair]
             self.plans_on_meta = True
         except hf.HF_ERRORS:
             alone = self._run_pair_of_zeros(pair, merged)
         try:
-            media = [make(self.plans_on_meta) for make in pair]
+            media = [make("meta" if self.plans_on_meta else "zeros") for make in pair]
             joint = self.run(planner, media, merged).tensors
         except hf.HF_ERRORS:
             joint = None  # the processor takes no two items of different size together
         self.joins = find_joins(alone[0], alone[1], joint).override(self.context.family.layouts)
         self.feature_names = float_names(*alone)
+        if not self.plans_on_meta:
+            noisy = self.run(planner, [pair[0]("noise")], merged).tensors
+            self._unknown = names_that_differ(alone[0], noisy)
 
     def _run_pair_of_zeros(
-        self, pair: Sequence[Callable[[bool], Any]], merged: hf.Merged
+        self, pair: Sequence[Maker], merged: hf.Merged
     ) -> list[dict[str, torch.Tensor]]:
         try:
-            return [self.run(self.model.planner, [make(False)], merged).tensors for make in pair]
+            return [self.run(self.model.planner, [make("zeros")], merged).tensors for make in pair]
         except hf.HF_ERRORS as exc:
             raise ModelLoadError(
                 f"Model '{self.context.spec.name}': its processor "
@@ -252,13 +259,13 @@ class Stage(ABC):
 
     def _run_zeros(
         self,
-        make: Callable[[bool], Any],
+        make: Maker,
         merged: hf.Merged,
         kwargs: Mapping[str, Any],
         what: str,
     ) -> Outcome:
         try:
-            return self.run(self.model.planner, [make(False)], merged)
+            return self.run(self.model.planner, [make("zeros")], merged)
         except hf.HF_ERRORS as exc:
             raise self.refuse(kwargs, what) from exc
 
@@ -296,6 +303,37 @@ class Stage(ABC):
         warnings = (*plan.warnings, warning)
         return FramesMissing(replace(plan, exact=True, warnings=warnings))
 
+    def depends_on_data(self) -> bool:
+        """Return whether an item's replacement is only known once it is processed."""
+        return self.modality in self.context.family.data_dependent
+
+    def check_executed(self, outcome: Outcome, plan: ItemPlan) -> None:
+        """Check an executed item's replacement against its plan.
+
+        Raises:
+            FramesMissing: With a plan of what was executed, where the replacement depends on data.
+            PlanMismatchError: Where it should not.
+        """
+        executed = outcome.replacement or ""
+        shape = self._describe(outcome, on_meta=False) if self.depends_on_data() else None
+        if shape is not None and (shape.replacement, shape.num_tokens) != (
+            plan.replacement,
+            plan.num_tokens,
+        ):
+            new_plan = replace(
+                plan,
+                replacement=shape.replacement,
+                num_tokens=shape.num_tokens,
+                tensors=shape.tensors,
+            )
+            raise self.replanned(
+                new_plan, ("replanned", "The tokens follow from the content, not from the header.")
+            )
+        if plan.replacement and self.context.family.prefix is None:
+            planned = sum(len(part.text) * part.times for part in plan.replacement)
+            if planned != len(executed):
+                raise PlanMismatchError("The processor's replacement differs from the planned one.")
+
     def refuse(self, kwargs: Mapping[str, Any], what: str) -> InvalidRequestError:
         """Return the error for an item that the processor does not take."""
         why = " with these mm_processor_kwargs" if kwargs else ""
@@ -314,6 +352,7 @@ class Stage(ABC):
             self.joins,
             pixels=self.modality is not Modality.AUDIO,
             on_meta=on_meta,
+            unknown=self._unknown,
         )
         self._check_size(specs)
         if outcome.replacement is None:

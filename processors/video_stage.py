@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from processors.errors import InvalidRequestError, MediaTooLargeError
 from processors.features import write_tensors
 from processors.image_stage import make_empty, size_of
 from processors.sampling import Selection, select_frames, thin
-from processors.stage import Outcome, Stage, StageContext
+from processors.stage import Fill, Maker, Outcome, Stage, StageContext
 from processors.types import ItemInput, ItemPlan, MediaInfo, Modality, ProcessReport
 
 _LEARN_SHAPES = ((4, 3, 252, 336), (8, 3, 308, 224))
@@ -84,6 +84,7 @@ class VideoStage(Stage):
         decoded = time.perf_counter()
         clip = _clip(torch.from_numpy(frames).permute(0, 3, 1, 2), selection)
         outcome = self._run_clip(item, plan, clip, self.merged(kwargs))
+        self.check_executed(outcome, plan)
         write_tensors(outcome.tensors, plan.tensors, outputs)
         done = time.perf_counter()
         return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3)
@@ -94,7 +95,7 @@ class VideoStage(Stage):
 
     def warm_up(self) -> None:
         """Process a few small frames."""
-        clip = _empty_clip(_LEARN_SHAPES[0], _at_two_fps(_LEARN_SHAPES[0][0]), on_meta=False)
+        clip = _empty_clip(_LEARN_SHAPES[0], _at_two_fps(_LEARN_SHAPES[0][0]), "zeros")
         self.run_real(clip, self.merged(self.server_kwargs))
 
     def _plan_selection(
@@ -119,15 +120,13 @@ class VideoStage(Stage):
         make = partial(_empty_clip, (count, 3, height, width), selection)
         what = f"a video of {count} frames of {width} x {height} pixels"
         shape = self.shape_of(key, lambda: self._run_empty(make, kwargs, what, state))
-        base = ItemPlan(
-            self.modality, info, None, 0, None, (), exact=info.exact or len(item.data) > 1,
-            state=state,
-        )  # fmt: skip
+        is_exact = (info.exact or len(item.data) > 1) and not self.depends_on_data()
+        base = ItemPlan(self.modality, info, None, 0, None, (), exact=is_exact, state=state)
         return self.item_plan(item, shape, base, kwargs)
 
     def _run_empty(
         self,
-        make: Callable[[bool], hf.Clip],
+        make: Maker,
         kwargs: Mapping[str, Any],
         what: str,
         state: Mapping[str, Any],
@@ -138,7 +137,7 @@ class VideoStage(Stage):
         merged = self.merged(kwargs)
         silence = np.zeros(num_samples, np.float32)
         try:
-            clip = make(self.plans_on_meta)
+            clip = make("meta" if self.plans_on_meta else "zeros")
             return self._run_with_audio(self.model.planner, clip, silence, merged), (
                 self.plans_on_meta
             )
@@ -233,5 +232,5 @@ def _at_two_fps(count: int) -> Selection:
     return Selection(tuple(range(count)), count, 2.0, count / 2.0)
 
 
-def _empty_clip(shape: tuple[int, ...], selection: Selection, on_meta: bool) -> hf.Clip:
-    return _clip(make_empty(shape, on_meta), selection)
+def _empty_clip(shape: tuple[int, ...], selection: Selection, fill: Fill) -> hf.Clip:
+    return _clip(make_empty(shape, fill), selection)

@@ -11,7 +11,6 @@ def _run(
     processor: Any,  # noqa: ANN401 - a transformers processor
     media: Sequence[Any],
     merged: Mapping[str, Any],
-    modality: Modality,
 ) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Source: `GotOcr2Processor.__call__` (transformers 5.24)."""
     features, replacements = processor._process_images(
@@ -23,4 +22,4 @@ def _run(
     return features, replacements
 
 
-SPEC = FamilySpec(model_types=("got_ocr2",), run=_run)
+SPEC = FamilySpec(model_types=("got_ocr2",), runs={Modality.IMAGE: _run})

@@ -11,7 +11,6 @@ def _run(
     processor: Any,  # noqa: ANN401 - a transformers processor
     media: Sequence[Any],
     merged: Mapping[str, Any],
-    modality: Modality,
 ) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Source: `Lfm2VlProcessor.__call__` (transformers 5.24)."""
     features, replacements = processor._process_images(
@@ -22,4 +21,4 @@ def _run(
     return features, replacements
 
 
-SPEC = FamilySpec(model_types=("lfm2_vl",), run=_run)
+SPEC = FamilySpec(model_types=("lfm2_vl",), runs={Modality.IMAGE: _run})

@@ -6,8 +6,6 @@ from typing import Any
 from processors.family import FamilySpec
 from processors.types import Modality
 
-_GROUPS = {Modality.IMAGE: "images_kwargs", Modality.VIDEO: "videos_kwargs"}
-
 
 def _number(
     processor: Any,  # noqa: ANN401 - a transformers processor
@@ -16,7 +14,7 @@ def _number(
     index: int,
 ) -> str:
     """Source: `MiniCPMV4_6Processor.__call__` and `_prepend_local_ids` (transformers 5.24)."""
-    wanted = merged[_GROUPS[modality]].get("use_image_id", processor.use_image_id)
+    wanted = merged["images_kwargs"].get("use_image_id", merged["use_image_id"])
     wanted = processor.default_use_image_id if wanted is None else wanted
     if not wanted:
         return ""
