@@ -1,11 +1,17 @@
 """A consumer with the base install only; run as a script, prints a digest of every tensor.
 
-Arguments: URL of a service. Imports of everything the base install lacks are blocked first.
+Arguments: URL of a service, and the fields of a request as JSON. Imports of everything that the
+base install lacks are blocked first.
 """
 
 import hashlib
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 BLOCKED = {
     "torch", "torchvision", "transformers", "tokenizers", "fastapi", "starlette", "uvicorn",
@@ -27,14 +33,31 @@ def digest(array):
     return [array.dtype.name, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
 
 
-def main(url):
+def consume(url, **fields):
+    """Run this script; return what it saw, with bfloat16 as ml_dtypes shows it and as bits."""
+    done = subprocess.run(
+        [sys.executable, __file__, url, json.dumps(fields)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["blocked"] == []
+    half = len(result["seen"]) // 2
+    return result["seen"][:half], result["seen"][half:]
+
+
+def main(url, fields):
     sys.meta_path.insert(0, Blocker())
     from transport.client import Client
 
     seen = []
     with Client(url) as client:
         for bfloat16 in ("ml_dtypes", "uint16"):
-            answer = client.preprocess(prompt="p")
+            answer = client.preprocess(**fields)
             for item in answer.items:
                 tensors = client.open_item(item, bfloat16=bfloat16)
                 seen.append({name: digest(array) for name, array in tensors.items()})
@@ -45,4 +68,4 @@ def main(url):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], json.loads(sys.argv[2]))

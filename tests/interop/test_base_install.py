@@ -3,9 +3,6 @@
 import base64
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import msgspec
@@ -14,14 +11,13 @@ import pytest
 
 from tests.helpers.documents import answer_of, binary_answer, document_of, item_of, qwen_like_lut
 from tests.helpers.scripted import scripted_service
-from tests.interop.consumer import digest
+from tests.interop.consumer import consume, digest
 from transport import shm
 from transport.arena import Arena
 from transport.protocol import BINARY_TYPE
 
 JSON = {"Content-Type": "application/json"}
 BINARY = {"Content-Type": BINARY_TYPE}
-CONSUMER = Path(__file__).with_name("consumer.py")
 
 
 def _plain():
@@ -50,24 +46,6 @@ def _wanted(tensors):
     return [{n: digest(a) for n, a in each.items()} for each in (tensors, as_bits)]
 
 
-def _consume(url):
-    """Run the consumer and return what it saw, for each look of bfloat16."""
-    done = subprocess.run(
-        [sys.executable, CONSUMER, url],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=CONSUMER.parents[2],
-        env={**os.environ, "PYTHONPATH": str(CONSUMER.parents[2])},
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["blocked"] == []
-    half = len(result["seen"]) // 2
-    return result["seen"][:half], result["seen"][half:]
-
-
 @pytest.fixture
 def service():
     with scripted_service() as service:
@@ -75,7 +53,7 @@ def service():
 
 
 def _check(service, tensors):
-    typed, bits = _consume(service.url)
+    typed, bits = consume(service.url, prompt="p")
     for wanted, seen in zip(_wanted(tensors), (typed, bits), strict=True):
         assert seen == [wanted] * len(seen)
         assert len(seen) >= 2
