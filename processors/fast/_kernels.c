@@ -21,40 +21,53 @@ typedef struct {
 } Pixels;
 
 typedef struct {
-    Py_ssize_t grid_height, grid_width, patch, merge, times, slot, repeat;
+    Py_ssize_t grid_height, grid_width, patch, merge, times;
 } Grid;
 
-/* A frame (H, W, 3) into rows of 3 * times * patch * patch elements; rows run over merge x merge
- * blocks of patches. The frame takes `repeat` of the `times` slots of each channel, from `slot`.
- * The body is compiled for the usual patch sizes as constants, and once for any other. */
+/* Blocks that are read together: a pixel row of them before the next one, since every row of a
+ * frame lies in another page and the first-level TLB holds few. */
+#define GROUP 2
+
+/* Up to `times` frames (T, H, W, 3) into rows of 3 * times * patch * patch elements; rows run over
+ * merge x merge blocks of patches. Each frame takes a slot of each channel, the last one all that
+ * are left. The body is compiled for the usual patch sizes as constants, and once for any other. */
 #define DEFINE_PATCHIFY(NAME, TYPE)                                                                \
     static inline __attribute__((always_inline)) void NAME##_body(                                 \
         const Pixels *px, const Grid *g, const Py_ssize_t patch, const TYPE *restrict table,       \
         TYPE *restrict out) {                                                                      \
-        const Py_ssize_t merge = g->merge, repeat = g->repeat;                                     \
-        const Py_ssize_t area = patch * patch, plane = g->times * area;                            \
-        const Py_ssize_t row_bytes = px->strides[1], step = patch * CHANNELS;                      \
+        const Py_ssize_t merge = g->merge, times = g->times, frames = px->shape[0];                \
+        const Py_ssize_t area = patch * patch, plane = times * area, row = CHANNELS * plane;       \
+        const Py_ssize_t row_bytes = px->strides[1], frame_bytes = px->strides[0];                 \
+        const Py_ssize_t across = g->grid_width / merge, blocks = across * g->grid_height / merge; \
+        const Py_ssize_t block_bytes = CHANNELS * patch * merge;                                   \
         const uint8_t *restrict data = px->data;                                                   \
-        TYPE *restrict row = out + g->slot * area;                                                 \
-        for (Py_ssize_t a = 0; a < g->grid_height / merge; a++)                                    \
-            for (Py_ssize_t b = 0; b < g->grid_width / merge; b++)                                 \
-                for (Py_ssize_t i = 0; i < merge; i++)                                             \
-                    for (Py_ssize_t j = 0; j < merge; j++, row += CHANNELS * plane) {              \
-                        const uint8_t *restrict s =                                                \
-                            data + (a * merge + i) * patch * row_bytes + (b * merge + j) * step;   \
-                        for (Py_ssize_t y = 0; y < patch; y++, s += row_bytes) {                   \
-                            TYPE *restrict d = row + y * patch;                                    \
-                            for (Py_ssize_t x = 0; x < patch; x++) {                               \
-                                d[x] = table[s[CHANNELS * x]];                                     \
-                                d[x + plane] = table[LEVELS + s[CHANNELS * x + 1]];                \
-                                d[x + 2 * plane] = table[2 * LEVELS + s[CHANNELS * x + 2]];        \
-                            }                                                                      \
+        for (Py_ssize_t from = 0, to; from < blocks; from = to) {                                  \
+            const Py_ssize_t left = from % across, top = from / across * merge * patch;            \
+            to = from + (across - left < GROUP ? across - left : GROUP);                           \
+            for (Py_ssize_t i = 0; i < merge; i++)                                                 \
+                for (Py_ssize_t t = 0; t < frames; t++)                                            \
+                    for (Py_ssize_t y = 0; y < patch; y++) {                                       \
+                        const uint8_t *restrict s = data + t * frame_bytes +                       \
+                                                    (top + i * patch + y) * row_bytes +            \
+                                                    left * block_bytes;                            \
+                        for (Py_ssize_t b = from; b < to; b++) {                                   \
+                            TYPE *restrict d = out + (b * merge + i) * merge * row + t * area +    \
+                                               y * patch;                                          \
+                            for (Py_ssize_t j = 0; j < merge; j++, d += row)                       \
+                                for (Py_ssize_t x = 0; x < patch; x++, s += CHANNELS) {            \
+                                    d[x] = table[s[0]];                                            \
+                                    d[x + plane] = table[LEVELS + s[1]];                           \
+                                    d[x + 2 * plane] = table[2 * LEVELS + s[2]];                   \
+                                }                                                                  \
                         }                                                                          \
-                        for (Py_ssize_t r = 1; r < repeat; r++)                                    \
-                            for (int c = 0; c < CHANNELS; c++)                                     \
-                                memcpy(row + c * plane + r * area, row + c * plane,                \
-                                       (size_t)area * sizeof(TYPE));                               \
                     }                                                                              \
+            for (Py_ssize_t r = from * merge * merge; r < to * merge * merge; r++)                 \
+                for (Py_ssize_t t = frames; t < times; t++)                                        \
+                    for (int c = 0; c < CHANNELS; c++) {                                           \
+                        TYPE *slot = out + r * row + c * plane + t * area;                         \
+                        memcpy(slot, slot - area, (size_t)area * sizeof(TYPE));                    \
+                    }                                                                              \
+        }                                                                                          \
     }                                                                                              \
     static void NAME(const Pixels *px, const Grid *g, const TYPE *table, TYPE *out) {              \
         if (g->patch == 14)                                                                        \
@@ -164,13 +177,10 @@ static int open_buffers(Buffers *b, PyObject *source, int source_flags, PyObject
 }
 
 static void describe_pixels(const Buffers *b, Pixels *px) {
-    const int ndim = b->source.ndim;
     px->data = b->source.buf;
-    px->shape[0] = 1;
-    px->strides[0] = 0;
-    for (int i = 0; i < ndim; i++) {
-        px->shape[4 - ndim + i] = b->source.shape[i];
-        px->strides[4 - ndim + i] = b->source.strides[i];
+    for (int i = 0; i < 4; i++) {
+        px->shape[i] = b->source.shape[i];
+        px->strides[i] = b->source.strides[i];
     }
 }
 
@@ -180,28 +190,28 @@ static PyObject *finish(Buffers *b) {
 }
 
 PyDoc_STRVAR(patchify_doc,
-             "patchify(frame, out, table, patch, merge, times, slot, repeat)\n--\n\n"
-             "Write a uint8 frame (H, W, 3) into patch rows of the output.");
+             "patchify(frames, out, table, patch, merge, times)\n--\n\n"
+             "Write up to `times` uint8 frames (T, H, W, 3) into patch rows of the output.");
 
 static PyObject *patchify(PyObject *self, PyObject *args) {
-    PyObject *frame, *out, *table;
+    PyObject *frames, *out, *table;
     Grid g;
     Pixels px;
     Buffers b;
-    if (!PyArg_ParseTuple(args, "OOOnnnnn:patchify", &frame, &out, &table, &g.patch, &g.merge,
-                          &g.times, &g.slot, &g.repeat))
+    if (!PyArg_ParseTuple(args, "OOOnnn:patchify", &frames, &out, &table, &g.patch, &g.merge,
+                          &g.times))
         return NULL;
-    if (open_buffers(&b, frame, PyBUF_STRIDES, out, table) < 0)
+    if (open_buffers(&b, frames, PyBUF_STRIDES, out, table) < 0)
         return NULL;
-    if (b.source.ndim != 3 || b.source.shape[2] != CHANNELS || b.source.strides[2] != 1 ||
-        b.source.strides[1] != CHANNELS)
-        return fail(&b, "a frame is (height, width, 3) with adjacent pixels"), NULL;
+    if (b.source.ndim != 4 || b.source.shape[3] != CHANNELS || b.source.strides[3] != 1 ||
+        b.source.strides[2] != CHANNELS)
+        return fail(&b, "frames are (frames, height, width, 3) with adjacent pixels"), NULL;
     if (g.patch < 1 || g.patch > 4096 || g.merge < 1 || g.merge > 4096 || g.times < 1 ||
         g.times > 4096)
         return fail(&b, "patch, merge and times must lie between 1 and 4096"), NULL;
-    if (g.slot < 0 || g.repeat < 1 || g.slot > g.times - 1 || g.repeat > g.times - g.slot)
-        return fail(&b, "the slots must lie within times"), NULL;
     describe_pixels(&b, &px);
+    if (px.shape[0] < 1 || px.shape[0] > g.times)
+        return fail(&b, "there must be between 1 and times frames"), NULL;
     const Py_ssize_t side = g.patch * g.merge;
     if (px.shape[1] % side || px.shape[2] % side)
         return fail(&b, "height and width must be multiples of patch x merge"), NULL;
@@ -211,7 +221,7 @@ static PyObject *patchify(PyObject *self, PyObject *args) {
     const Py_ssize_t pixels = px.shape[1] * px.shape[2] * CHANNELS;
     if (pixels > PY_SSIZE_T_MAX / (g.times * b.target.itemsize) ||
         b.target.len != pixels * g.times * b.target.itemsize)
-        return fail(&b, "the output must hold every patch of the frame"), NULL;
+        return fail(&b, "the output must hold every patch of the frames"), NULL;
     Py_BEGIN_ALLOW_THREADS
     if (b.target.itemsize == 1)
         patchify_1(&px, &g, b.table.buf, b.target.buf);

@@ -5,14 +5,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 def patchify(
-    frame: NDArray[Any],
+    frames: NDArray[Any],
     out: NDArray[Any],
     table: NDArray[Any],
     patch: int,
     merge: int,
     times: int,
-    slot: int,
-    repeat: int,
     /,
 ) -> None: ...
 def planes(pixels: NDArray[Any], out: NDArray[Any], table: NDArray[Any], /) -> None: ...

@@ -54,16 +54,12 @@ def write_patches(
     if frames.stride()[2:] != (CHANNELS, 1):
         frames = frames.contiguous()
     pixels, entries = frames.numpy(), _elements(table)
-    groups = [range(i, min(i + times, len(pixels))) for i in range(0, len(pixels), times)]
-    if repeat:
-        groups = [range(i, i + 1) for i in range(len(pixels))]
-    targets = _elements(out).reshape(len(groups), -1)
-    for group, target in zip(groups, targets, strict=True):
-        for slot, frame in enumerate(group):
-            filled = times - slot if frame == group[-1] else 1
-            _kernels.patchify(
-                pixels[frame], target, entries, patch_size, merge_size, times, slot, filled
-            )
+    step = 1 if repeat else times
+    starts = range(0, len(pixels), step)
+    targets = _elements(out).reshape(len(starts), -1)
+    for start, target in zip(starts, targets, strict=True):
+        group = pixels[start : start + step]
+        _kernels.patchify(group, target, entries, patch_size, merge_size, times)
 
 
 def write_planes(codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor) -> None:

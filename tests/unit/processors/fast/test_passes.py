@@ -83,12 +83,12 @@ def test_runs(dtype, run):
     assert torch.equal(picked, out)
 
 
-FRAME = np.zeros((4, 4, 3), np.uint8)
+FRAMES = np.zeros((1, 4, 4, 3), np.uint8)
 TABLE = np.zeros((3, 256), np.float32)
 
 
-def patches(frame=FRAME, out=None, table=TABLE, sizes=(2, 1, 1, 0, 1)):
-    _kernels.patchify(frame, np.zeros(48, np.float32) if out is None else out, table, *sizes)
+def patches(frames=FRAMES, out=None, table=TABLE, sizes=(2, 1, 1)):
+    _kernels.patchify(frames, np.zeros(48, np.float32) if out is None else out, table, *sizes)
 
 
 @pytest.mark.parametrize(
@@ -100,27 +100,25 @@ def patches(frame=FRAME, out=None, table=TABLE, sizes=(2, 1, 1, 0, 1)):
         {"out": np.zeros(48, np.uint8)},
         {"table": np.zeros((3, 255), np.float32)},
         {"table": np.zeros(0, np.float32)},
-        {"frame": np.zeros((4, 4, 4), np.uint8)},
-        {"frame": np.zeros((4, 4), np.uint8)},
-        {"frame": np.zeros((4, 4, 3), np.uint16)},
-        {"frame": np.zeros((4, 4, 6), np.uint8)[..., ::2]},
-        {"frame": np.zeros((4, 8, 3), np.uint8)[:, ::2]},
-        {"sizes": (0, 1, 1, 0, 1)},
-        {"sizes": (-2, 1, 1, 0, 1)},
-        {"sizes": (3, 1, 1, 0, 1)},
-        {"sizes": (2, 3, 1, 0, 1)},
-        {"sizes": (2, 1, 0, 0, 1)},
-        {"sizes": (2, 1, 1, 1, 1)},
-        {"sizes": (2, 1, 1, -1, 1)},
-        {"sizes": (2, 1, 1, 0, 2)},
-        {"sizes": (2, 1, 1, 0, 0)},
-        {"sizes": (2, 1, 2, 1, 2)},
-        {"sizes": (2**62, 2**62, 2**62, 0, 2**62)},
+        {"frames": np.zeros((1, 4, 4, 4), np.uint8)},
+        {"frames": np.zeros((4, 4, 3), np.uint8)},
+        {"frames": np.zeros((1, 4, 4, 3), np.uint16)},
+        {"frames": np.zeros((1, 4, 4, 6), np.uint8)[..., ::2]},
+        {"frames": np.zeros((1, 4, 8, 3), np.uint8)[:, :, ::2]},
+        {"frames": np.zeros((0, 4, 4, 3), np.uint8)},
+        {"frames": np.zeros((2, 4, 4, 3), np.uint8)},
+        {"sizes": (0, 1, 1)},
+        {"sizes": (-2, 1, 1)},
+        {"sizes": (3, 1, 1)},
+        {"sizes": (2, 3, 1)},
+        {"sizes": (2, 1, 0)},
+        {"sizes": (2, 1, 2)},
+        {"sizes": (2**62, 2**62, 2**62)},
     ],
 )
 def test_patchify_refuses_what_does_not_fit(arguments):
     """No size or buffer makes the pass touch memory that is not its own."""
-    with pytest.raises(ValueError, match=r"must|is \(|has 3"):
+    with pytest.raises(ValueError, match=r"must|are \(|has 3"):
         patches(**arguments)
 
 
