@@ -33,7 +33,7 @@ ARG PREFIX=/opt/mmprep
 COPY --from=build "$PREFIX" "$PREFIX"
 
 # Inside a container the loopback address reaches nobody; publish the port with care, or set keys
-# (MMPREP_SERVER__API_KEYS), or serve a unix socket only to the engine (MMPREP_SERVER__UDS).
+# (MMPREP_SERVER__API_KEYS); a unix socket (MMPREP_SERVER__UDS) is served beside the port.
 ENV PATH="$PREFIX/bin:$PATH" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 MMPREP_SERVER__HOST=0.0.0.0 MMPREP_SERVER__PORT=8000
 
 RUN useradd --system --uid 10001 --user-group --no-create-home --home-dir /nonexistent mmprep

@@ -1,0 +1,108 @@
+"""The documentation names everything there is, and says of it what the code says."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from app.config import Settings, known_env_names, load_settings
+from app.errors import CODES, problem
+from processors.errors import MediaDecodeError
+from tests.helpers.metric_names import defined_metrics
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _rows(page: str) -> dict[str, list[str]]:
+    """Table rows by the code in their first cell."""
+    rows = {}
+    for line in (DOCS / page).read_text().splitlines():
+        cells = [c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if cells and (found := re.fullmatch(r"`([^`]+)`", cells[0])):
+            rows[found[1]] = cells
+    return rows
+
+
+def _sections() -> set[str]:
+    return {
+        f"MMPREP_{name}".upper()
+        for name, info in Settings.model_fields.items()
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel)
+    }
+
+
+def test_every_setting_is_documented() -> None:
+    """The tables of configuration.md hold exactly the settings there are, with a meaning each."""
+    rows = {n: c for n, c in _rows("configuration.md").items() if "_CLIENT_" not in n}
+    assert set(rows) == known_env_names() - _sections()
+    assert [n for n, cells in rows.items() if len(cells) != 3 or not cells[2]] == []
+
+
+def test_documented_defaults_are_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setting every variable to its documented default changes nothing."""
+    defaults = load_settings({})
+    given = {}
+    for name, cells in _rows("configuration.md").items():
+        if (found := re.match(r"`([^`]*)`", cells[1])) and "_CLIENT_" not in name:
+            given[name] = found[1]
+            monkeypatch.setenv(name, found[1])
+    assert len(given) > 40
+    assert load_settings(given) == defaults
+
+
+def test_variables_in_prose_exist() -> None:
+    """Wherever a page names a setting, there is one of that name."""
+    known = known_env_names() | {"MMPREP_CLIENT_BASE_URL", "MMPREP_CLIENT_API_KEY"}
+    for page in PAGES:
+        # Names that end in * stand for a group; build arguments of the image are not settings.
+        names = re.findall(r"\bMMPREP_[A-Z_]+\b(?!\*|_\*)", page.read_text())
+        unknown = {n for n in names if n not in known and not n.endswith(("_", "__"))}
+        assert unknown <= {"MMPREP_VARIANT", "MMPREP_SERVICE", "MMPREP_PORT"}, page.name
+
+
+def test_every_error_is_documented() -> None:
+    """errors.md has a row for each code, with its status and whether a retry may help."""
+    rows = {n: c for n, c in _rows("errors.md").items() if len(c) == 5}
+    assert set(rows) == set(CODES)
+    for code, info in CODES.items():
+        assert rows[code][1] == str(info.status), code
+        said = {"yes": True, "no": False, "it depends": info.retryable}[rows[code][2]]
+        assert said == info.retryable, code
+
+
+def test_example_problem_is_one() -> None:
+    """The problem document shown is what the code makes of that error."""
+    (text,) = [body for kind, body in FENCE.findall((DOCS / "errors.md").read_text()) if kind]
+    example = json.loads(text)
+    error = MediaDecodeError(example["detail"], example["param"])
+    assert example == problem(error, example["request_id"])
+
+
+def test_every_metric_is_documented() -> None:
+    """operations.md has a row for each metric and for no other."""
+    rows = {n.partition("{")[0] for n in _rows("operations.md") if n.startswith("mmprep_")}
+    assert rows == set(defined_metrics())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Relative links point at files that exist."""
+    for target in LINK.findall(page.read_text()):
+        if "://" not in target and not target.startswith("#"):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_code_blocks_parse(page: Path) -> None:
+    """Python blocks compile and JSON blocks without ellipses parse."""
+    for kind, body in FENCE.findall(page.read_text()):
+        if kind == "python":
+            compile(body, page.name, "exec")
+        elif kind == "json" and "…" not in body:
+            json.loads(body)
