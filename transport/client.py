@@ -310,7 +310,7 @@ class AsyncClient:
         """Return an item's tensors by name; see `Client.open_item`.
 
         `copy=True` is awaited, `copy=False` is an `async with`. Copies out of shared memory are
-        made on the loop, about 0.2 ms per MB: open in place what is large.
+        made on the loop, about 0.1 ms per MB: open in place what is large.
         """
         form = Form(framework, expand, bfloat16)
         return self._open_copy(item, form) if copy else self._open_in_place(item, form)

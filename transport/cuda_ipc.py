@@ -9,6 +9,7 @@ synchronises before the region is committed.
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,7 @@ class PoolReader:
     ) -> None:
         self._controls = SegmentMap(directory)
         self._open_memory = open_memory
+        self._lock = threading.Lock()
         self._pools: dict[str, Pool] = {}
         self._memory: dict[str, DeviceMemory] = {}
 
@@ -132,9 +134,10 @@ class PoolReader:
     def tell(self, pools: Sequence[Pool]) -> None:
         """Learn the service's pools; those it has no more are unmapped."""
         current = {pool.pool_id: pool for pool in pools}
-        for pool_id in [p for p in self._memory if current.get(p) != self._pools[p]]:
-            self._memory.pop(pool_id).close()
-        self._pools = current
+        with self._lock:
+            for pool_id in [p for p in self._memory if current.get(p) != self._pools[p]]:
+                self._memory.pop(pool_id).close()
+            self._pools = current
 
     def read(self, place: CudaLocation, infos: Mapping[str, TensorInfo]) -> dict[str, TensorView]:
         """Return an item's tensors in private memory of the host.
@@ -189,15 +192,19 @@ class PoolReader:
         if place.offset < 0 or place.nbytes < 0 or place.offset + place.nbytes > pool.nbytes:
             raise SegmentError("this part lies outside of the pool")
         self._require_generation(place, pool)
-        memory = self._memory.get(place.pool_id)
-        if memory is None:
-            memory = self._memory[place.pool_id] = self._open_memory(pool)
+        memory = self._mapped(pool)
         try:
             yield memory
         finally:
             # What was started on the device may still be reading.
             memory.synchronize()
             self._require_generation(place, pool)
+
+    def _mapped(self, pool: Pool) -> DeviceMemory:
+        with self._lock:
+            if pool.pool_id not in self._memory:
+                self._memory[pool.pool_id] = self._open_memory(pool)
+            return self._memory[pool.pool_id]
 
     def _require_generation(self, place: CudaLocation, pool: Pool) -> None:
         word = self._controls.word(pool.control.segment, pool.control.offset + place.slot * 8)

@@ -119,11 +119,15 @@ class Opener:
 
 def _inline(item: Item) -> Views:
     place = item.location
-    if not isinstance(place, SafetensorsLocation) or (place.views is None and not place.data):
+    if not isinstance(place, SafetensorsLocation):
         raise SegmentError(f"this item has no features to open here: it is {item.status}")
+    # In this order: another thread sets the views first, and then drops the data.
+    data = place.data
     if place.views is None:
+        if data is None:
+            raise SegmentError("this item's features are not in the answer")
         # Once, into memory that may be written: base64 gives bytes, which may not.
-        place.views = parse_document(np.frombuffer(place.data or b"", np.uint8).copy().data)
+        place.views = parse_document(np.frombuffer(data, np.uint8).copy().data)
         place.data = None
     views: Views = place.views
     return _of_item(views, item)

@@ -15,7 +15,7 @@ import numpy as np
 from transport.errors import ApiError, ClientError, DocumentError, ServiceUnreachableError
 from transport.safetensors import TensorView, read_document
 from transport.tensors import Array, to_numpy
-from transport.wire import Item, Lease, Problem, Response, SafetensorsLocation, Warning_
+from transport.wire import AnswerWarning, Item, Lease, Problem, Response, SafetensorsLocation
 
 BINARY_TYPE = "application/vnd.mmprep.safetensors"
 MAX_BATCH = 4096
@@ -90,7 +90,7 @@ class Answer:
         return self.response.lease
 
     @property
-    def warnings(self) -> list[Warning_]:
+    def warnings(self) -> list[AnswerWarning]:
         """What is no error and still worth knowing."""
         return self.response.warnings
 

@@ -17,6 +17,7 @@ import mmap
 import os
 import re
 import stat
+import threading
 from pathlib import Path
 
 from transport.errors import FeatureLost, SegmentError
@@ -165,9 +166,9 @@ def _remove_if_dead(path: str) -> bool:
 class SegmentMap:
     """Segments of another process, mapped once each: what workers and consumers use.
 
-    Safe to share between threads for reading; the first `view` of a segment maps it. Segments whose
-    file is gone are unmapped when the next one is opened, so that a consumer that outlives many
-    servers does not keep their memory.
+    Safe to share between threads; the first `view` of a segment maps it. Segments whose file is
+    gone are unmapped when the next one is opened, so that a consumer that outlives many servers
+    does not keep their memory.
 
     Args:
         directory: Where segments live.
@@ -186,6 +187,7 @@ class SegmentMap:
         self._flags = os.O_RDWR if writable else os.O_RDONLY
         self._prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._populate = mmap.MAP_POPULATE if populate else 0
+        self._lock = threading.Lock()
         self._maps: dict[str, mmap.mmap] = {}
 
     def view(self, segment: str, offset: int, nbytes: int) -> memoryview:
@@ -223,15 +225,16 @@ class SegmentMap:
 
     def close(self) -> None:
         """Unmap everything that nobody holds a view of."""
-        for name in list(self._maps):
-            self._drop(name)
+        with self._lock:
+            for name in list(self._maps):
+                self._drop(name)
 
     def _open(self, name: str) -> memoryview:
-        found = self._maps.get(name)
-        if found is None:
-            self._drop_gone()
-            found = self._maps.setdefault(name, self._map(checked_name(name)))
-        return memoryview(found)
+        with self._lock:
+            if name not in self._maps:
+                self._drop_gone()
+                self._maps[name] = self._map(checked_name(name))
+            return memoryview(self._maps[name])
 
     def _map(self, name: str) -> mmap.mmap:
         path = os.path.join(self._directory, name)

@@ -148,7 +148,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     readers: int = 1
 
 
-class Warning_(msgspec.Struct, frozen=True, kw_only=True):  # noqa: N801 - `Warning` is a built-in
+class AnswerWarning(msgspec.Struct, frozen=True, kw_only=True):
     """Something a caller should know that is no error."""
 
     code: str
@@ -168,7 +168,7 @@ class Response(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     items: list[Item] = []
     lease: Lease | None = None
-    warnings: list[Warning_] = []
+    warnings: list[AnswerWarning] = []
     timings_ms: dict[str, float] = {}
     position_ids: Any = None
     position_delta: int | None = None
