@@ -1,15 +1,22 @@
 """The documentation names everything there is, and says of it what the code says."""
 
+import dataclasses
+import importlib
 import json
+import pkgutil
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
+import app.routes
 from app.config import Settings, known_env_names, load_settings
 from app.errors import CODES, problem
+from app.schemas import PreprocessRequest
 from processors.errors import MediaDecodeError
+from processors.family import FamilySpec
 from tests.helpers.metric_names import defined_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -106,3 +113,59 @@ def test_code_blocks_parse(page: Path) -> None:
             compile(body, page.name, "exec")
         elif kind == "json" and "…" not in body:
             json.loads(body)
+
+
+def test_every_request_field_is_documented() -> None:
+    """wire-format.md names each field of a request, and the table of fields no other."""
+    text = (DOCS / "wire-format.md").read_text()
+    table = text[text.index("| field |") : text.index("At most one of `prompt`")]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    # `format` has one value so far.
+    assert named == set(PreprocessRequest.model_fields) - {"format"}
+
+
+def test_every_family_field_is_documented() -> None:
+    """adding-a-model.md has a row for each field of a family's file."""
+    rows = set(_rows("adding-a-model.md"))
+    assert rows == {field.name for field in dataclasses.fields(FamilySpec)}
+
+
+def test_every_dependency_is_documented() -> None:
+    """dependencies.md has a row for each package of the base install and the server."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["server"]]
+    names = {re.split(r"[<>=]", entry)[0] for entry in needed}
+    rows = {n for n in _rows("dependencies.md") if not n.startswith("mmprep")}
+    assert rows == names
+
+
+def test_every_endpoint_is_in_the_readme() -> None:
+    """The README's table holds the paths that the application serves."""
+    text = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"`(?:GET|POST|DELETE) (/[\w/{}]+)`", text))
+    served = {
+        route.path.replace("{lease_id}", "{id}").replace("{item_hash}", "{hash}")
+        for module in pkgutil.iter_modules(app.routes.__path__, "app.routes.")
+        if (router := getattr(importlib.import_module(module.name), "router", None))
+        for route in router.routes
+    }
+    assert named == served
+
+
+def test_every_target_is_documented() -> None:
+    """CONTRIBUTING.md names make targets that exist."""
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`make (\w+)`", (ROOT / "CONTRIBUTING.md").read_text()):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_layout_table_is_true() -> None:
+    """The files that AGENTS.md describes are there."""
+    rows = [line for line in (ROOT / "AGENTS.md").read_text().splitlines() if line[:3] == "| `"]
+    assert rows
+    for row in rows:
+        names = re.findall(r"`([\w/.]+)`", row.split("|")[1])
+        folder = (ROOT / names[0]).parent
+        for name in names:
+            assert (ROOT / name).exists() or (folder / name).exists(), name
