@@ -157,6 +157,10 @@ class RegionTable(ABC):
         except StoreFullError:
             for region in regions.values():
                 self.unpin(region)
+            if self._is_unused():
+                raise ItemTooLargeError(
+                    "the request does not fit into the store's segments"
+                ) from None
             self._refusals += 1
             raise
         return [regions[index] for index in range(len(sizes))]
@@ -343,6 +347,10 @@ class RegionTable(ABC):
         entry.region = replace(entry.region, nbytes=nbytes)
         self._publish(entry.region, entry.region.generation - 1)
         return entry.region
+
+    def _is_unused(self) -> bool:
+        """Whether nobody holds anything, so that no waiting makes more room."""
+        return self._allocator.free_pages + self._idle_pages == self._allocator.total_pages
 
     def _require_room(self, pages: int) -> None:
         if pages > self._allocator.free_pages + self._idle_pages:

@@ -206,6 +206,19 @@ def test_an_item_lies_within_one_segment(instance):
         assert {region.offset for region in regions} == {PAGE_BYTES}
 
 
+def test_regions_that_do_not_fit_the_segments_never_will(instance):
+    """Three of three pages do not fit into two of five, though there are ten."""
+    with Arena(instance, [6 * PAGE_BYTES, 6 * PAGE_BYTES]) as arena:
+        wanted = [(key, 3 * PAGE_BYTES - 64) for key in "abc"]
+        _ready(arena, "old")
+        with pytest.raises(ItemTooLargeError):
+            arena.reserve(wanted)
+        assert arena.statistics().held_bytes == arena.statistics().refusals == 0
+        arena.reserve(wanted[:1])
+        with pytest.raises(StoreFullError):
+            arena.reserve([("d", 3 * PAGE_BYTES - 64), ("e", 3 * PAGE_BYTES - 64)])
+
+
 def test_keys_are_reserved_once(arena):
     """Two writers of one key are a fault of the caller."""
     arena.reserve([("k", 1)])
