@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.config import ServerSettings
@@ -36,8 +37,9 @@ class DrainingServer(uvicorn.Server):
     answered. A second signal ends at once.
     """
 
-    def __init__(self, config: uvicorn.Config, drain_s: float) -> None:
+    def __init__(self, app: Starlette, config: uvicorn.Config, drain_s: float) -> None:
         super().__init__(config)
+        self._app = app
         self._drain_s = drain_s
         self._draining: asyncio.Task[None] | None = None
         self.on_started: Callable[[], None] = lambda: None
@@ -58,7 +60,7 @@ class DrainingServer(uvicorn.Server):
         self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        house = self.config.loaded_app.state.house
+        house = self._app.state.house
         try:
             async with asyncio.timeout(self._drain_s):
                 await house.admission.drain()
@@ -93,7 +95,7 @@ def _bind_unix(path: str) -> socket.socket:
     return unix
 
 
-def make_server(app: Any, settings: ServerSettings) -> DrainingServer:  # noqa: ANN401 - any ASGI app
+def make_server(app: Starlette, settings: ServerSettings) -> DrainingServer:
     """Return the server of an application, its signals and protocol set up."""
     config = uvicorn.Config(
         app,
@@ -104,8 +106,8 @@ def make_server(app: Any, settings: ServerSettings) -> DrainingServer:  # noqa: 
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=5,
-        h11_max_incomplete_event_size=None,
     )
-    return DrainingServer(config, settings.drain_s)
+    return DrainingServer(app, config, settings.drain_s)
