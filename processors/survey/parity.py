@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,10 @@ import torch
 
 from processors import decode, hf
 from processors.engine import Engine
-from processors.errors import MmprepError
+from processors.errors import FramesMissing, InvalidRequestError, MmprepError
 from processors.prompt import PromptEncoder
 from processors.survey import media
 from processors.types import (
-    DTYPE_SIZES,
     ChatInput,
     DecodeLimits,
     ItemInput,
@@ -86,14 +86,21 @@ class Subject:
     def _run(self, modality: Modality, data: bytes, index: int) -> Item:
         item = ItemInput(modality, (data,), index=index)
         plan = self._engine.plan(item)
+        try:
+            outputs = self._process(item, plan)
+        except FramesMissing as exc:  # what decodes decides; the service plans once more, too
+            plan = exc.plan
+            outputs = self._process(item, plan)
+        decoded, extra = self._decode(modality, data, plan)
+        return Item(plan, outputs, decoded, extra)
+
+    def _process(self, item: ItemInput, plan: ItemPlan) -> Mapping[str, torch.Tensor]:
         outputs = {
             spec.name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
             for spec in plan.tensors
-            if spec.dtype in DTYPE_SIZES
         }
         self._engine.process(item, plan, outputs)
-        decoded, extra = self._decode(modality, data, plan)
-        return Item(plan, outputs, decoded, extra)
+        return outputs
 
     def _decode(
         self, modality: Modality, data: bytes, plan: ItemPlan
@@ -106,16 +113,23 @@ class Subject:
             samples = decode.decode_audio(data, sample_rate_hz=rate, options=options, limits=LIMITS)
             return samples, {}
         indices = list(plan.state["frame_indices"])
-        video = decode.decode_frames(data, indices, options=options, limits=LIMITS)
+        wanted = sorted(set(indices))
+        video = decode.decode_frames(data, wanted, options=options, limits=LIMITS)
         metadata = {
-            "total_num_frames": plan.source.num_frames,
-            "fps": plan.source.fps,
-            "duration": plan.source.seconds,
+            "total_num_frames": plan.state["num_frames"],
+            "fps": plan.state["fps"],
+            "duration": plan.state["duration_s"],
             "width": plan.source.width,
             "height": plan.source.height,
             "frames_indices": indices,
         }
-        return video.frames, {"video_metadata": [metadata], "do_sample_frames": False}
+        frames = video.frames[[wanted.index(index) for index in indices]]
+        extra = {
+            "video_metadata": [metadata],
+            "do_sample_frames": False,
+            "return_metadata": True,  # some processors need it themselves
+        }
+        return frames, extra
 
     def _prompts(self, modality: Modality, count: int) -> Iterator[RenderedPrompt]:
         """Yield prompts with that many placeholders: plain, then as the chat template frames."""
@@ -125,7 +139,8 @@ class Subject:
         yield RenderedPrompt(((text, True),))
         if self._engine.info.has_chat_template:
             parts = [{"type": modality.value}, {"type": "text", "text": "What is it?"}] * count
-            yield self._engine.render(ChatInput(({"role": "user", "content": parts},)))
+            with suppress(InvalidRequestError):  # a template for other messages than these
+                yield self._engine.render(ChatInput(({"role": "user", "content": parts},)))
 
     def _compare_features(self, modality: Modality, item: Item) -> str | None:
         expected = next(
