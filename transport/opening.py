@@ -33,7 +33,12 @@ class Form:
     """How numpy shows bfloat16."""
 
     def of(self, views: Views, item: Item) -> dict[str, Any]:
-        """Return tensors of this form, over the same bytes where nothing is expanded."""
+        """Return tensors of this form, over the same bytes where nothing is expanded.
+
+        Raises:
+            DocumentError: If they are not what the item's description says.
+        """
+        _require_own(views, item)
         if self.framework == "torch":
             return dict(torch_tensors(views, item.tensors, expand=self.expand))
         return dict(numpy_tensors(views, item.tensors, expand=self.expand, bfloat16=self.bfloat16))
@@ -82,7 +87,7 @@ class Opener:
                     return {name: tensor.clone() for name, tensor in tensors.items()}
             return form.of(self._pools.read(place, item.tensors), item)
         if isinstance(place, ShmLocation):
-            return form.of(_of_item(parse_document(self._shm.read(place)), item), item)
+            return form.of(parse_document(self._shm.read(place)), item)
         return form.of(_inline(item), item)
 
     @contextmanager
@@ -97,7 +102,7 @@ class Opener:
         place = item.location
         if isinstance(place, ShmLocation):
             with self._shm.open(place) as view:
-                yield form.of(_of_item(parse_document(view), item), item)
+                yield form.of(parse_document(view), item)
         elif isinstance(place, CudaLocation) and form.framework == "torch":
             with self._open_on_device(place, item, form) as tensors:
                 yield tensors
@@ -130,13 +135,12 @@ def _inline(item: Item) -> Views:
         place.views = parse_document(np.frombuffer(data, np.uint8).copy().data)
         place.data = None
     views: Views = place.views
-    return _of_item(views, item)
+    return views
 
 
-def _of_item(views: Views, item: Item) -> Views:
+def _require_own(views: Views, item: Item) -> None:
     """Check that a document is the item's own, so that no other's is ever taken for it."""
     for name, info in item.tensors.items():
         found = views.get(name)
         if found is None or (found.dtype, found.shape) != (info.dtype, info.shape):
             raise DocumentError(f"tensor {name[:64]!r} is not what the answer says")
-    return views

@@ -303,6 +303,9 @@ def test_ref_is_pulled(service, make_client):
         _assert_same(tensors, arrays)
     assert service.requests[1][:2] == ("GET", "/features/x?dtype=f")
     assert service.requests[1][2]["authorization"] == "Bearer k"
+    service.say((200, BINARY, document_of({**arrays, "pixel_values": np.zeros((6, 4), "f4")})))
+    with pytest.raises(DocumentError):
+        client.open_item(item)
     service.say((404, {}, b'{"code": "feature_not_found", "detail": "gone"}'))
     with pytest.raises(FeatureLost, match="gone"):
         client.open_item(item)
