@@ -34,6 +34,8 @@ class FamilySpec:
     """How tensors join, where the load-time probe cannot see it."""
     row_tokens: Mapping[Modality, str] = field(default_factory=dict)
     """The token that stands for an encoder row, where it is not the config's."""
+    patterns: Mapping[Modality, str] = field(default_factory=dict)
+    """Regular expressions of other spellings of a placeholder."""
     framing: tuple[str, ...] = ()
     """Media-framing tokens whose names do not look like it."""
     finish: Finish | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
@@ -51,13 +50,6 @@ def find_joins(one: Tensors, other: Tensors, joint: Tensors | None) -> Joins:
     return Joins(layouts, pads)
 
 
-def float_names(*items: Tensors) -> tuple[str, ...]:
-    """Return the names of floating tensors among items, in order, masks aside; the features."""
-    names = [name for item in items for name, t in item.items() if t.is_floating_point()]
-    names = [name for name in names if not name.endswith("mask")]
-    return tuple(dict.fromkeys(names))
-
-
 def _join_of(pair: list[torch.Size], together: torch.Size | None) -> FieldLayout:
     if all(shape[:1] == (1,) for shape in pair) and (together is None or together[0] == len(pair)):
         return FieldLayout("batched")
@@ -80,7 +72,6 @@ def describe_tensors(
     tensors: Tensors,
     joins: Joins,
     *,
-    pixels: bool,
     on_meta: bool,
     unknown: frozenset[str] = frozenset(),
 ) -> tuple[TensorSpec, ...]:
@@ -89,7 +80,6 @@ def describe_tensors(
     Args:
         tensors: What the planning run gave.
         joins: How such tensors join.
-        pixels: Whether features are pixels, which are normalised or not.
         on_meta: Whether the run was on meta tensors: then whatever is not meta is known. A run on
             zeros knows only its integers.
         unknown: Names whose values depend on data all the same.
@@ -97,7 +87,8 @@ def describe_tensors(
     specs = []
     for name, tensor in tensors.items():
         is_known = name not in unknown and _is_known(tensor, on_meta=on_meta)
-        specs.append(_describe(name, tensor, joins, pixels=pixels, is_known=is_known))
+        is_feature = not is_known and _is_feature(name, tensor, is_data=name in unknown)
+        specs.append(_describe(name, tensor, joins, is_known=is_known, is_feature=is_feature))
     return tuple(specs)
 
 
@@ -117,20 +108,26 @@ def _is_known(tensor: torch.Tensor, *, on_meta: bool) -> bool:
     return not tensor.is_floating_point() or (on_meta and tensor.ndim <= 1)
 
 
+def _is_feature(name: str, tensor: torch.Tensor, *, is_data: bool) -> bool:
+    """Whether an unknown tensor is what the encoder eats; masks only go along with it."""
+    if name.endswith("mask"):
+        return False
+    return tensor.is_floating_point() or is_data or name.startswith("pixel_values")
+
+
 def _describe(
-    name: str, tensor: torch.Tensor, joins: Joins, *, pixels: bool, is_known: bool
+    name: str, tensor: torch.Tensor, joins: Joins, *, is_known: bool, is_feature: bool
 ) -> TensorSpec:
-    is_feature = tensor.is_floating_point() and not is_known and not name.endswith("mask")
-    role: Literal["feature", "metadata"] = "feature" if is_feature else "metadata"
+    is_pixels = is_feature and "pixel" in name
     return TensorSpec(
         name=name,
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=tuple(tensor.shape),
-        role=role,
+        role="feature" if is_feature else "metadata",
         layout=joins.layout(name),
         keep_on_cpu=is_known,
         values=tensor.tolist() if is_known else None,
-        normalized=True if pixels and role == "feature" else None,
+        normalized=tensor.is_floating_point() if is_pixels else None,
         pad=joins.pads.get(name),
     )
 

@@ -40,7 +40,7 @@ def build_info(
         family=model.model_type,
         architecture=model.architecture,
         modalities=tuple(stages),
-        placeholders=find_placeholders(model),
+        placeholders=find_placeholders(model, family),
         special_tokens=special_tokens,
         features={modality: stage.feature_names for modality, stage in stages.items()},
         accepted_kwargs={modality: accepted_names(model, modality) for modality in stages},

@@ -27,13 +27,17 @@ _TOKEN_ATTRIBUTE = {
 }
 
 
-def find_placeholders(model: LoadedModel) -> dict[Modality, PlaceholderSpec]:
+def find_placeholders(model: LoadedModel, family: FamilySpec) -> dict[Modality, PlaceholderSpec]:
     """Return the placeholder of each modality that the processor has one for."""
     found = {}
     for modality in model.sub_processors:
-        token = getattr(model.processor, _TOKEN_ATTRIBUTE[modality], None)
+        own = getattr(model.processor, _TOKEN_ATTRIBUTE[modality], None)
+        # Where it differs from the token that repeats (Qianfan-OCR).
+        token = getattr(model.processor, f"{modality.value}_placeholder_token", own)
         if isinstance(token, str) and token:
-            found[modality] = PlaceholderSpec(token, model.token_id(token))
+            found[modality] = PlaceholderSpec(
+                token, model.token_id(token), family.patterns.get(modality)
+            )
     return found
 
 

@@ -21,8 +21,8 @@ from processors.errors import (
     PlanMismatchError,
     PromptTooLongError,
 )
-from processors.family import COUNTERS, FamilySpec, Features
-from processors.features import Joins, describe_tensors, find_joins, float_names, names_that_differ
+from processors.family import COUNTERS, FamilySpec, Features, Run
+from processors.features import Joins, Tensors, describe_tensors, find_joins, names_that_differ
 from processors.kwargs import check_bounds, check_sampling, override_sampling, split_defaults
 from processors.replacement import code_runs, find_row_token
 from processors.types import (
@@ -185,7 +185,7 @@ class Stage(ABC):
     def run(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> Outcome:
         """Run items through the protocol together; the replacement is the first one's."""
         family = self.context.family
-        call = family.runs.get(self.modality, self.call)
+        call: Run = family.runs.get(self.modality, self.call)
         features, replacements = call(processor, media, merged)
         return self.finish(dict(features), list(replacements))
 
@@ -240,10 +240,12 @@ class Stage(ABC):
         except hf.HF_ERRORS:
             joint = None  # the processor takes no two items of different size together
         self.joins = find_joins(alone[0], alone[1], joint).override(self.context.family.layouts)
-        self.feature_names = float_names(*alone)
         if not self.plans_on_meta:
             noisy = self.run(planner, [pair[0]("noise")], merged).tensors
             self._unknown = names_that_differ(alone[0], noisy)
+        specs = [spec for tensors in alone for spec in self._specs(tensors, self.plans_on_meta)]
+        names = [spec.name for spec in specs if spec.role == "feature"]
+        self.feature_names = tuple(dict.fromkeys(names))
 
     def _run_pair_of_zeros(
         self, pair: Sequence[Maker], merged: hf.Merged
@@ -346,14 +348,11 @@ class Stage(ABC):
             message = "The model's processor refuses a value of mm_processor_kwargs."
             raise InvalidRequestError(message) from exc
 
+    def _specs(self, tensors: Tensors, on_meta: bool) -> tuple[TensorSpec, ...]:
+        return describe_tensors(tensors, self.joins, on_meta=on_meta, unknown=self._unknown)
+
     def _describe(self, outcome: Outcome, on_meta: bool) -> Shape:
-        specs = describe_tensors(
-            outcome.tensors,
-            self.joins,
-            pixels=self.modality is not Modality.AUDIO,
-            on_meta=on_meta,
-            unknown=self._unknown,
-        )
+        specs = self._specs(outcome.tensors, on_meta)
         self._check_size(specs)
         if outcome.replacement is None:
             return Shape(None, 0, None, specs)

@@ -18,7 +18,10 @@ def _number(
     wanted = processor.default_use_image_id if wanted is None else wanted
     if not wanted:
         return ""
-    return f"{processor.image_id_start_token}{index}{processor.image_id_end_token}"
+    token = processor.video_token if modality is Modality.VIDEO else processor.image_token
+    count = index + 1
+    numbered: list[str] = processor._prepend_local_ids([token * count], [""] * count, token)
+    return numbered[-1]
 
 
 SPEC = FamilySpec(
