@@ -231,7 +231,7 @@ class Call:
             write_patches(
                 images.flatten(0, -4).permute(0, 2, 3, 1),
                 self._target(name, self._code_shape(name, tuple(patches.shape[1:]))),
-                self._entries(name),
+                self._entries(name, self._kernel.features[name]),
                 patch_size=sizes["patch_size"],
                 merge_size=sizes.get("merge_size", 1) if layout.in_blocks else 1,
                 times=1 if compact else layout.times,
@@ -250,25 +250,25 @@ class Call:
             raise KernelUnfitError
         return output
 
-    def _entries(self, name: str) -> torch.Tensor:
+    def _entries(self, name: str, feature: Feature) -> torch.Tensor:
         if self.table is None or not (self._kernel.mixed_channels or rows_equal(self.table)):
             raise KernelUnfitError
         dtype = self._outputs[name].dtype
         if self._encoding == "plain":
-            return self.table.to(self._kernel.features[name].dtype).to(dtype).contiguous()
+            return self.table.to(feature.dtype).to(dtype).contiguous()
         if dtype != torch.uint8:
             raise KernelUnfitError
         if self._encoding == "compact":
-            rounded = self.table.to(self._kernel.features[name].dtype)
-            self._outputs[f"{name}.lut"].copy_(rounded)
+            self._outputs[f"{name}.lut"].copy_(self.table.to(feature.dtype))
         return identity_table()
 
     def _write(self, name: str, value: Any, output: torch.Tensor) -> None:  # noqa: ANN401
         if not isinstance(value, torch.Tensor):
             raise KernelUnfitError
+        feature = self._feature(name, value, output)
         if value.device.type == "meta":  # written by `patchify`
             self._target(name, self._code_shape(name, tuple(value.shape)))
-        elif name not in self._kernel.features:
+        elif feature is None:
             exact = value.dtype == output.dtype
             rounded = value.is_floating_point() and output.is_floating_point()
             if value.shape != output.shape or not (exact or rounded):
@@ -276,6 +276,14 @@ class Call:
             output.copy_(value)
         elif value.dtype == torch.uint8:
             target = self._target(name, tuple(value.shape))
-            self._kernel.features[name].layout.write(value, target, self._entries(name))
+            feature.layout.write(value, target, self._entries(name, feature))
         else:
             raise KernelUnfitError
+
+    def _feature(self, name: str, value: torch.Tensor, output: torch.Tensor) -> Feature | None:
+        """Return the feature of a name; the only one there is where a protocol renamed it."""
+        features = self._kernel.features
+        if name in features or len(features) != 1 or value.dtype != torch.uint8:
+            return features.get(name)
+        is_pixels = output.is_floating_point() or f"{name}.lut" in self._outputs
+        return next(iter(features.values())) if is_pixels else None

@@ -186,6 +186,22 @@ def test_a_call_inside_the_processor_s_protocol(processor):
     assert all(torch.equal(expected[name], outputs[name]) for name in expected)
 
 
+def test_a_renamed_feature_is_still_one(processor):
+    """InternVL's processor tells its video's frames under the images' name."""
+    whole = processor("internvl")
+    kernel = find_kernel(whole.video_processor)
+    frames = noise_video(2, 130, 94)
+    kwargs = {"do_sample_frames": False, "video_metadata": [video_metadata(2, 130, 94)]}
+    expected = whole.video_processor(videos=[frames], return_tensors="pt", **kwargs)
+    outputs = {"pixel_values": torch.zeros_like(expected["pixel_values_videos"]).contiguous()}
+    call = kernel.start(outputs)
+    told = call.sub_processor(
+        videos=[view_of(frames)], return_tensors="pt", input_data_format="channels_first", **kwargs
+    )
+    call.write({"pixel_values": told["pixel_values_videos"]})
+    assert torch.equal(expected["pixel_values_videos"], outputs["pixel_values"])
+
+
 def test_a_finished_call_keeps_no_outputs(processor):
     """Outputs are views of memory that others own: they die with the call, without a collector."""
     images = processor("qwen2_5_vl").image_processor
