@@ -294,7 +294,8 @@ def process_audio(processor: HfObject, clips: Sequence[np.ndarray], merged: Merg
 
     Raises one of `HF_ERRORS` where transformers cannot.
     """
-    features, replacements = processor._process_audio(list(clips), **merged["audio_kwargs"])
+    group = {"sampling_rate": processor._audio_processor.sampling_rate, **merged["audio_kwargs"]}
+    features, replacements = processor._process_audio(list(clips), **group)
     return dict(features), list(replacements)
 
 
