@@ -62,6 +62,10 @@ _PAIR_LISTS = frozenset({"image_grid_pinpoints", "split_resolutions"})
 _COLOR_LISTS = frozenset({
     "image_mean", "image_std", "high_res_image_mean", "high_res_image_std", "background_color",
 })  # fmt: skip
+_WORD_NAMES = frozenset({
+    "downsample_mode", "overflow_strategy", "small_image_upsize", "vision_input_type",
+})  # fmt: skip
+"""Names whose values are words, which the processors themselves know."""
 _WORD = re.compile(r"[A-Za-z0-9_+.-]{1,32}")
 
 
@@ -104,6 +108,7 @@ def effective_kwargs(
     if twice := sorted(set(own) & set(flat)):
         raise InvalidRequestError(f"'{twice[0]}' is given twice, flat and in a group.", twice[0])
     merged = {name: value for name, value in flat.items() if name in known} | dict(own)
+    check_sampling(flat)
     check_sampling(merged)
     if modality is Modality.VIDEO:
         merged = override_sampling(merged, _sampling_options(media_options))
@@ -253,7 +258,7 @@ def _check_scalar(name: str, value: object, limits: DecodeLimits) -> None:
     if isinstance(value, bool):
         return
     if isinstance(value, str):
-        if not _WORD.fullmatch(value):
+        if name not in _WORD_NAMES or not _WORD.fullmatch(value):
             raise InvalidRequestError(f"'{name}' has no such value.", name)
         return
     if name in _AREA_NAMES:
