@@ -9,6 +9,8 @@ FROM python:3.11-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 
 ARG VARIANT=cpu
+# Where torch without CUDA is found; a mirror may stand in.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG PREFIX=/opt/mmprep
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -18,7 +20,7 @@ RUN python -m venv "$PREFIX"
 # ("2.14.1+cpu") satisfies the pin and sorts above the plain one, so the CPU index wins where given.
 WORKDIR /src
 COPY pyproject.toml constraints.txt ./
-RUN case "$VARIANT" in cpu) index="--extra-index-url https://download.pytorch.org/whl/cpu"; extras=server ;; cuda) index=""; extras=server,cuda ;; *) echo "VARIANT is cpu or cuda" >&2; exit 1 ;; esac; python -c "import sys, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*project['dependencies'], *(r for e in sys.argv[1].split(',') for r in project['optional-dependencies'][e]), sep='\n')" "$extras" > requirements.txt && "$PREFIX/bin/python" -m pip install $index --requirement requirements.txt --constraint constraints.txt
+RUN case "$VARIANT" in cpu) index="--extra-index-url $TORCH_INDEX"; extras=server ;; cuda) index=""; extras=server,cuda ;; *) echo "VARIANT is cpu or cuda" >&2; exit 1 ;; esac; python -c "import sys, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*project['dependencies'], *(r for e in sys.argv[1].split(',') for r in project['optional-dependencies'][e]), sep='\n')" "$extras" > requirements.txt && "$PREFIX/bin/python" -m pip install $index --requirement requirements.txt --constraint constraints.txt
 
 COPY setup.py README.md LICENSE ./
 COPY app app
