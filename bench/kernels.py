@@ -34,6 +34,7 @@ FAMILIES = (
     "internvl",
     "pixtral",
 )
+CLIP = (20, 1280, 720)
 SIZES = ((64, 64), (512, 512), (1024, 768), (1920, 1080), (4000, 3000))
 
 
@@ -50,51 +51,72 @@ def measure(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str
 
 
 def compare(family: str, directory: Path, rounds: int) -> list[dict]:
-    """Measure one family's image processor at every size."""
+    """Measure one family's image processor at every size, and its video processor."""
     import numpy as np
-    import torch
     from transformers import AutoProcessor
 
-    from processors.fast import find_kernel
     from tests.helpers.model_zoo import build_model
-    from tests.helpers.zoo.media import noise_image
+    from tests.helpers.zoo.media import noise_image, video_metadata
 
     processor = AutoProcessor.from_pretrained(build_model(family, directory / family))
-    images = processor.image_processor
-    kernel = find_kernel(images)
     rows = []
     for width, height in SIZES:
         pixels = np.array(noise_image(width, height))
-        arguments = {"return_tensors": "pt", "input_data_format": "channels_last"}
-        expected = images(images=[pixels], **arguments)
-        outputs = {n: torch.zeros_like(v).contiguous() for n, v in expected.items()}
-        halves = {
-            n: v.to(torch.bfloat16) if v.is_floating_point() else v for n, v in outputs.items()
+        plain_kwargs = {"images": [pixels], "input_data_format": "channels_last"}
+        medians = run(processor.image_processor, pixels, {}, plain_kwargs, rounds)
+        rows.append(report(family, f"{width}x{height}", medians))
+    if getattr(processor, "video_processor", None) is not None:
+        frames, width, height = CLIP
+        picture = np.array(noise_image(width, height))
+        clip = np.stack([np.roll(picture, 7 * t, axis=0) for t in range(frames)])
+        kwargs = {
+            "do_sample_frames": False,
+            "video_metadata": [video_metadata(frames, width, height)],
         }
-
-        def plain(pixels=pixels, arguments=arguments, outputs=outputs) -> None:
-            for name, value in images(images=[pixels], **arguments).items():
-                outputs[name].copy_(value)
-
-        functions = {
-            "plain": plain,
-            "fast": lambda p=pixels, o=outputs: kernel.run(p, {}, o),
-            "fast_bf16": lambda p=pixels, o=halves: kernel.run(p, {}, o),
-        }
-        if kernel.features:
-            codes = {}
-            for name in kernel.features:
-                shape = kernel.describe(name, tuple(expected[name].shape)).code_shape
-                codes[name] = torch.zeros(shape, dtype=torch.uint8)
-                codes[f"{name}.lut"] = torch.zeros(3, 256)
-            functions["compact"] = lambda p=pixels, o=codes: kernel.run(p, {}, o, "compact")
-        medians = measure(functions, rounds)
-        row = {"family": family, "width": width, "height": height, "cpu_ms": medians}
-        row["ratio"] = medians["plain"] / medians["fast"]
-        rows.append(row)
-        cells = "  ".join(f"{name} {value:8.2f}" for name, value in medians.items())
-        print(f"{family:14s} {width:4d}x{height:<4d}  {cells}   {row['ratio']:5.2f}x", flush=True)
+        plain_kwargs = {"videos": [clip], **kwargs}
+        medians = run(processor.video_processor, clip, kwargs, plain_kwargs, rounds)
+        rows.append(report(family, f"{frames} x {width}x{height}", medians))
     return rows
+
+
+def run(processor, pixels, kwargs: dict, plain_kwargs: dict, rounds: int) -> dict[str, float]:
+    """Measure one processor and its kernel on the same pixels."""
+    import torch
+
+    from processors.fast import find_kernel
+
+    kernel = find_kernel(processor)
+    result = processor(return_tensors="pt", **plain_kwargs)
+    expected = {n: v for n, v in result.items() if isinstance(v, torch.Tensor)}
+    outputs = {n: torch.zeros_like(v).contiguous() for n, v in expected.items()}
+    halves = {n: v.to(torch.bfloat16) if v.is_floating_point() else v for n, v in outputs.items()}
+
+    def plain() -> None:
+        told = processor(return_tensors="pt", **plain_kwargs)
+        for name, output in outputs.items():
+            output.copy_(told[name])
+
+    functions = {
+        "plain": plain,
+        "fast": lambda: kernel.run(pixels, kwargs, outputs),
+        "fast_bf16": lambda: kernel.run(pixels, kwargs, halves),
+    }
+    if kernel.features:
+        codes = {}
+        for name in kernel.features:
+            shape = kernel.describe(name, tuple(expected[name].shape)).code_shape
+            codes[name] = torch.zeros(shape, dtype=torch.uint8)
+            codes[f"{name}.lut"] = torch.zeros(3, 256)
+        functions["compact"] = lambda: kernel.run(pixels, kwargs, codes, "compact")
+    return measure(functions, rounds)
+
+
+def report(family: str, media: str, medians: dict[str, float]) -> dict:
+    """Print one row and return it."""
+    ratio = medians["plain"] / medians["fast"]
+    cells = "  ".join(f"{name} {value:8.2f}" for name, value in medians.items())
+    print(f"{family:12s} {media:14s}  {cells}   {ratio:5.2f}x", flush=True)
+    return {"family": family, "media": media, "cpu_ms": medians, "ratio": ratio}
 
 
 def main() -> None:

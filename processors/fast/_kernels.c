@@ -11,8 +11,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #define CHANNELS 3
 #define LEVELS 256
+#define STREAM_BYTES (1 << 20) /* patch rows of larger outputs are written past the caches */
 
 typedef struct {
     const uint8_t *data;
@@ -22,11 +27,36 @@ typedef struct {
 
 typedef struct {
     Py_ssize_t grid_height, grid_width, patch, merge, times;
+    int streams; /* whether the output is too large for the caches */
 } Grid;
 
 /* Blocks that are read together: a pixel row of them before the next one, since every row of a
  * frame lies in another page and the first-level TLB holds few. */
 #define GROUP 2
+
+/* Rows of a group are put together in a buffer of this size and streamed past the caches: the whole
+ * feature is larger than they are, and a plain store would first read every line it overwrites. */
+#define STAGE_BYTES 65536
+
+static void stream(void *restrict target, const void *restrict source, size_t nbytes) {
+#ifdef __SSE2__
+    if (((uintptr_t)target | (uintptr_t)nbytes) % 16 == 0) {
+        __m128i *d = target;
+        const __m128i *s = source;
+        for (size_t i = 0; i < nbytes / 16; i++)
+            _mm_stream_si128(d + i, _mm_loadu_si128(s + i));
+        return;
+    }
+#endif
+    memcpy(target, source, nbytes);
+}
+
+/* Make streamed stores visible before any store that follows, as plain ones are. */
+static void finish_streams(void) {
+#ifdef __SSE2__
+    _mm_sfence();
+#endif
+}
 
 /* Up to `times` frames (T, H, W, 3) into rows of 3 * times * patch * patch elements; rows run over
  * merge x merge blocks of patches. Each frame takes a slot of each channel, the last one all that
@@ -39,20 +69,23 @@ typedef struct {
         const Py_ssize_t area = patch * patch, plane = times * area, row = CHANNELS * plane;       \
         const Py_ssize_t row_bytes = px->strides[1], frame_bytes = px->strides[0];                 \
         const Py_ssize_t across = g->grid_width / merge, blocks = across * g->grid_height / merge; \
-        const Py_ssize_t block_bytes = CHANNELS * patch * merge;                                   \
+        const Py_ssize_t block_bytes = CHANNELS * patch * merge, block = merge * merge * row;      \
         const uint8_t *restrict data = px->data;                                                   \
+        const int staged = g->streams && GROUP * block * sizeof(TYPE) <= STAGE_BYTES;              \
+        TYPE stage[STAGE_BYTES / sizeof(TYPE)];                                                    \
         for (Py_ssize_t from = 0, to; from < blocks; from = to) {                                  \
             const Py_ssize_t left = from % across, top = from / across * merge * patch;            \
             to = from + (across - left < GROUP ? across - left : GROUP);                           \
+            TYPE *restrict group = staged ? stage : out + from * block;                            \
             for (Py_ssize_t i = 0; i < merge; i++)                                                 \
                 for (Py_ssize_t t = 0; t < frames; t++)                                            \
                     for (Py_ssize_t y = 0; y < patch; y++) {                                       \
                         const uint8_t *restrict s = data + t * frame_bytes +                       \
                                                     (top + i * patch + y) * row_bytes +            \
                                                     left * block_bytes;                            \
-                        for (Py_ssize_t b = from; b < to; b++) {                                   \
-                            TYPE *restrict d = out + (b * merge + i) * merge * row + t * area +    \
-                                               y * patch;                                          \
+                        for (Py_ssize_t b = 0; b < to - from; b++) {                               \
+                            TYPE *restrict d =                                                     \
+                                group + (b * merge + i) * merge * row + t * area + y * patch;      \
                             for (Py_ssize_t j = 0; j < merge; j++, d += row)                       \
                                 for (Py_ssize_t x = 0; x < patch; x++, s += CHANNELS) {            \
                                     d[x] = table[s[0]];                                            \
@@ -61,12 +94,14 @@ typedef struct {
                                 }                                                                  \
                         }                                                                          \
                     }                                                                              \
-            for (Py_ssize_t r = from * merge * merge; r < to * merge * merge; r++)                 \
+            for (Py_ssize_t r = 0; r < (to - from) * merge * merge; r++)                           \
                 for (Py_ssize_t t = frames; t < times; t++)                                        \
                     for (int c = 0; c < CHANNELS; c++) {                                           \
-                        TYPE *slot = out + r * row + c * plane + t * area;                         \
+                        TYPE *slot = group + r * row + c * plane + t * area;                       \
                         memcpy(slot, slot - area, (size_t)area * sizeof(TYPE));                    \
                     }                                                                              \
+            if (staged)                                                                            \
+                stream(out + from * block, stage, (size_t)((to - from) * block) * sizeof(TYPE));   \
         }                                                                                          \
     }                                                                                              \
     static void NAME(const Pixels *px, const Grid *g, const TYPE *table, TYPE *out) {              \
@@ -84,28 +119,25 @@ DEFINE_PATCHIFY(patchify_4, uint32_t)
 
 /* Pixels (N, H, W, 3) with any strides into contiguous planes (N, 3, H, W). */
 #define DEFINE_PLANES(NAME, TYPE)                                                                  \
-    static void NAME(const Pixels *px, const TYPE *table, TYPE *out) {                             \
+    static void NAME(const Pixels *px, const TYPE *restrict table, TYPE *restrict out) {           \
         const Py_ssize_t height = px->shape[1], width = px->shape[2], area = height * width;       \
         const Py_ssize_t step = px->strides[2], channel = px->strides[3];                          \
-        const TYPE *t0 = table, *t1 = table + LEVELS, *t2 = table + 2 * LEVELS;                    \
         for (Py_ssize_t n = 0; n < px->shape[0]; n++, out += CHANNELS * area)                      \
             for (Py_ssize_t y = 0; y < height; y++) {                                              \
-                const uint8_t *s = px->data + n * px->strides[0] + y * px->strides[1];             \
-                TYPE *d0 = out + y * width, *d1 = d0 + area, *d2 = d1 + area;                      \
+                const uint8_t *restrict s = px->data + n * px->strides[0] + y * px->strides[1];    \
+                TYPE *restrict d = out + y * width;                                                \
                 if (channel == 1)                                                                  \
                     for (Py_ssize_t x = 0; x < width; x++, s += step) {                            \
-                        d0[x] = t0[s[0]];                                                          \
-                        d1[x] = t1[s[1]];                                                          \
-                        d2[x] = t2[s[2]];                                                          \
+                        d[x] = table[s[0]];                                                        \
+                        d[x + area] = table[LEVELS + s[1]];                                        \
+                        d[x + 2 * area] = table[2 * LEVELS + s[2]];                                \
                     }                                                                              \
-                else {                                                                             \
-                    for (Py_ssize_t x = 0; x < width; x++)                                         \
-                        d0[x] = t0[s[x * step]];                                                   \
-                    for (Py_ssize_t x = 0; x < width; x++)                                         \
-                        d1[x] = t1[s[x * step + channel]];                                         \
-                    for (Py_ssize_t x = 0; x < width; x++)                                         \
-                        d2[x] = t2[s[x * step + 2 * channel]];                                     \
-                }                                                                                  \
+                else                                                                               \
+                    for (int c = 0; c < CHANNELS; c++, s += channel, d += area) {                  \
+                        const TYPE *restrict t = table + c * LEVELS;                               \
+                        for (Py_ssize_t x = 0; x < width; x++)                                     \
+                            d[x] = t[s[x * step]];                                                 \
+                    }                                                                              \
             }                                                                                      \
     }
 
@@ -222,6 +254,7 @@ static PyObject *patchify(PyObject *self, PyObject *args) {
     if (pixels > PY_SSIZE_T_MAX / (g.times * b.target.itemsize) ||
         b.target.len != pixels * g.times * b.target.itemsize)
         return fail(&b, "the output must hold every patch of the frames"), NULL;
+    g.streams = b.target.len > STREAM_BYTES;
     Py_BEGIN_ALLOW_THREADS
     if (b.target.itemsize == 1)
         patchify_1(&px, &g, b.table.buf, b.target.buf);
@@ -229,6 +262,7 @@ static PyObject *patchify(PyObject *self, PyObject *args) {
         patchify_2(&px, &g, b.table.buf, b.target.buf);
     else
         patchify_4(&px, &g, b.table.buf, b.target.buf);
+    finish_streams();
     Py_END_ALLOW_THREADS
     return finish(&b);
 }
@@ -264,7 +298,7 @@ static PyObject *planes(PyObject *self, PyObject *args) {
 
 PyDoc_STRVAR(lookup_doc,
              "lookup(codes, out, table, run)\n--\n\n"
-             "Write the entry of each contiguous uint8 code; its channel changes every `run` codes.");
+             "Write the entry of each contiguous uint8 code; the channel changes every `run` codes.");
 
 static PyObject *lookup(PyObject *self, PyObject *args) {
     PyObject *codes, *out, *table;

@@ -276,7 +276,11 @@ class Call:
             output.copy_(value)
         elif value.dtype == torch.uint8:
             target = self._target(name, tuple(value.shape))
-            feature.layout.write(value, target, self._entries(name, feature))
+            entries = self._entries(name, feature)
+            if self._encoding != "plain" and value.is_contiguous():
+                target.copy_(value)  # the codes are in place as they are
+            else:
+                feature.layout.write(value, target, entries)
         else:
             raise KernelUnfitError
 
