@@ -49,6 +49,8 @@ class FamilySpec:
     """Modalities whose replacement depends on pixels or samples: a header's plan may be wrong."""
     positions: str | None = None
     """Name of the position scheme in `processors.positions`."""
+    position_config: Callable[[Any], dict[str, Any]] | None = None
+    """Returns the scheme's arguments from the model's config."""
 
 
 COUNTERS = frozenset({"rows", "cols", "num_tiles", "num_patches"})

@@ -53,6 +53,7 @@ def build_info(
         has_chat_template=chat_template_of(model) is not None,
         model_dtype=_model_dtype(model.config),
         positions=family.positions,
+        position_config=family.position_config(model.config) if family.position_config else {},
         stateful_prompt=family.prefix is not None,
         warnings=warnings,
         load_s=load_s,

@@ -230,10 +230,11 @@ class Stage(ABC):
         merged = self.merged(self.server_kwargs)
         planner = self.model.planner
         try:
-            alone = [self.run(planner, [make("meta")], merged).tensors for make in pair]
+            outcomes = [self.run(planner, [make("meta")], merged) for make in pair]
             self.plans_on_meta = True
         except hf.HF_ERRORS:
-            alone = self._run_pair_of_zeros(pair, merged)
+            outcomes = self._run_pair_of_zeros(pair, merged)
+        alone = [outcome.tensors for outcome in outcomes]
         try:
             media = [make("meta" if self.plans_on_meta else "zeros") for make in pair]
             joint = self.run(planner, media, merged).tensors
@@ -246,12 +247,22 @@ class Stage(ABC):
         specs = [spec for tensors in alone for spec in self._specs(tensors, self.plans_on_meta)]
         names = [spec.name for spec in specs if spec.role == "feature"]
         self.feature_names = tuple(dict.fromkeys(names))
+        self._check_rows(outcomes[-1])
 
-    def _run_pair_of_zeros(
-        self, pair: Sequence[Maker], merged: hf.Merged
-    ) -> list[dict[str, torch.Tensor]]:
+    def _check_rows(self, outcome: Outcome) -> None:
+        """Refuse a model of whose replacement texts no token is known to be a row."""
+        if outcome.replacement is None or self.context.family.cross_attention:
+            return
+        parts = code_runs(outcome.replacement, self.context.tokens.repeating)
+        if find_row_token(parts, self.context.tokens.rows[self.modality])[0] is None:
+            raise ModelLoadError(
+                f"Model '{self.context.spec.name}': what a placeholder of {self.modality.value} "
+                "becomes holds no token that its config or processor names as an encoder row."
+            )
+
+    def _run_pair_of_zeros(self, pair: Sequence[Maker], merged: hf.Merged) -> list[Outcome]:
         try:
-            return [self.run(self.model.planner, [make("zeros")], merged).tensors for make in pair]
+            return [self.run(self.model.planner, [make("zeros")], merged) for make in pair]
         except hf.HF_ERRORS as exc:
             raise ModelLoadError(
                 f"Model '{self.context.spec.name}': its processor "
@@ -362,7 +373,9 @@ class Stage(ABC):
             return Shape(parts, 0, None, specs)
         row, num_tokens = find_row_token(parts, tokens.rows[self.modality])
         if row is None:
-            raise PlanMismatchError("The processor's replacement text holds no row token.")
+            raise InvalidRequestError(
+                f"The {self.modality.value} is too small for the model: it would become no tokens."
+            )
         if num_tokens > self.limits.max_item_tokens:
             raise PromptTooLongError(
                 f"The item becomes {num_tokens} tokens; at most {self.limits.max_item_tokens} are "
