@@ -254,6 +254,8 @@ static PyObject *patchify(PyObject *self, PyObject *args) {
     if (pixels > PY_SSIZE_T_MAX / (g.times * b.target.itemsize) ||
         b.target.len != pixels * g.times * b.target.itemsize)
         return fail(&b, "the output must hold every patch of the frames"), NULL;
+    if (pixels == 0)
+        return finish(&b);
     g.streams = b.target.len > STREAM_BYTES;
     Py_BEGIN_ALLOW_THREADS
     if (b.target.itemsize == 1)
