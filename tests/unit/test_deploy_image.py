@@ -176,6 +176,7 @@ def test_image_serves_is_healthy_and_stops(image: Image) -> None:
     reader.start()
     try:
         assert ready.wait(START_S), "".join(output)
+        assert any("is ready at" in line for line in output), "".join(output)
         check = subprocess.run(
             _as_user(image.words("HEALTHCHECK")),
             env=env,
