@@ -1,6 +1,7 @@
 import copy
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -200,6 +201,22 @@ def test_a_renamed_feature_is_still_one(processor):
     )
     call.write({"pixel_values": told["pixel_values_videos"]})
     assert torch.equal(expected["pixel_values_videos"], outputs["pixel_values"])
+
+
+def test_threads_share_a_kernel(processor):
+    """Calls of several threads at once do not see each other's outputs or tables."""
+    images = processor("qwen2_5_vl").image_processor
+    kernel = find_kernel(images)
+    pictures = [np.array(noise_image(120 + 16 * i, 300 - 16 * i, seed=i)) for i in range(8)]
+    wanted = [plain(images, pixels) for pixels in pictures]
+    rooms = [room_for(expected) for expected in wanted]
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [
+            pool.submit(kernel.run, p, {}, room) for p, room in zip(pictures, rooms, strict=True)
+        ]
+        assert all(job.result() for job in jobs)
+    for expected, outputs in zip(wanted, rooms, strict=True):
+        assert all(torch.equal(expected[name], outputs[name]) for name in expected)
 
 
 def test_a_finished_call_keeps_no_outputs(processor):
