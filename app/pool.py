@@ -285,19 +285,23 @@ class WorkerPool:
         return not ticket.alone or worker.num_running == 0
 
     def _send(self, worker: WorkerProcess, lane: Lane, ticket: Ticket) -> None:
-        ticket.started = asyncio.get_running_loop().time()
         self._tickets[lane] = ticket
         limit = self._limits.max_decode_s + self._settings.overrun_s
-        timer = asyncio.get_running_loop().call_later(limit, self._overrun, worker, ticket)
+        ticket.timer = asyncio.get_running_loop().call_later(limit, self._overrun, worker, ticket)
 
         def take(outcome: Outcome) -> None:
-            timer.cancel()
-            del self._tickets[lane]
+            self._take_off(lane)
             self._settle(ticket, outcome, was_alone=worker.num_running == 0)
             self._recycle_if_due(worker)
             self._dispatch()
 
         worker.send(lane, ticket.job, take)
+
+    def _take_off(self, lane: Lane) -> Ticket:
+        ticket = self._tickets.pop(lane)
+        if ticket.timer is not None:
+            ticket.timer.cancel()
+        return ticket
 
     def _settle(self, ticket: Ticket, outcome: Outcome, *, was_alone: bool) -> None:
         if not isinstance(outcome, JobFailure):
@@ -369,7 +373,7 @@ class WorkerPool:
         for group in (self._workers, self._spares):
             with contextlib.suppress(ValueError):
                 group.remove(worker)
-        lost = [self._tickets.pop(lane) for lane in worker.lanes if lane in self._tickets]
+        lost = [self._take_off(lane) for lane in worker.lanes if lane in self._tickets]
         self._judge(worker, status, [t for t in lost if not t.result.done()])
         if self._is_closing:
             return

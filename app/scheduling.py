@@ -35,7 +35,8 @@ class Ticket:
     """Runs only where nothing else runs: it is suspected of having killed a worker."""
     retried: bool = field(compare=False, default=False, kw_only=True)
     """Whether it has been put back once already as a bystander."""
-    started: float = field(compare=False, default=0.0, kw_only=True)
+    timer: asyncio.TimerHandle | None = field(compare=False, default=None, kw_only=True)
+    """Ends the job that runs too long."""
 
     @property
     def is_small(self) -> bool:
