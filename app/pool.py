@@ -121,8 +121,12 @@ class WorkerPool:
         self._small, self._big = Queue(), Queue()
         self._restarts: Counter[str] = Counter(dict.fromkeys(RESTART_REASONS, 0))
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_closing = False
+        self._closing = asyncio.Event()
         self._start_failures = 0
+
+    @property
+    def _is_closing(self) -> bool:
+        return self._closing.is_set()
 
     @property
     def is_ready(self) -> bool:
@@ -176,7 +180,7 @@ class WorkerPool:
 
     async def aclose(self) -> None:
         """Let running jobs end, within seconds, then end every process."""
-        self._is_closing = True
+        self._closing.set()
         for ticket in (*self._small.drain(), *self._big.drain()):
             _fail(ticket, DrainingError("The service is shutting down."))
         for worker in self._alive:
@@ -357,6 +361,8 @@ class WorkerPool:
         worker = await WorkerProcess.start(message, 1 + self.size.threads, environment)
         self._alive.add(worker)
         self._spawn(self._attend(worker))
+        if self._is_closing:
+            worker.kill("closed")
         try:
             async with asyncio.timeout(self._settings.start_s):
                 await asyncio.shield(worker.ready)
@@ -431,7 +437,9 @@ class WorkerPool:
     async def _start_spare(self) -> None:
         backoff = min(MAX_BACKOFF_S, 0.5 * 2**self._start_failures) if self._start_failures else 0.0
         try:
-            await asyncio.sleep(backoff)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff):
+                    await self._closing.wait()
             if self._is_closing:
                 return
             # Gives way to the work unless the work waits for it.
