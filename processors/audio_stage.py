@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from processors import decode, hf
+from processors.context import Fill, Shape, StageContext
 from processors.decode import check_modality, probe
 from processors.errors import InvalidRequestError, MediaDecodeError, MediaTooLargeError
-from processors.features import write_tensors
-from processors.stage import Fill, Shape, Stage, StageContext
+from processors.stage import Stage
 from processors.types import ItemInput, ItemPlan, MediaInfo, MediaOptions, Modality, ProcessReport
 
 _LEARN_SECONDS = (1.0, 2.5)
@@ -70,9 +70,7 @@ class AudioStage(Stage):
         if len(waveform) != plan.state["num_samples"]:
             self._check_length(item, plan, len(waveform), kwargs)
         decoded = time.perf_counter()
-        outcome = self.run_real(waveform, self.merged(kwargs))
-        self.check_executed(outcome, plan)
-        write_tensors(outcome.tensors, plan.tensors, outputs)
+        self.execute(waveform, self.merged(kwargs), plan, outputs)
         done = time.perf_counter()
         return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3)
 

@@ -15,12 +15,13 @@ import torch
 from processors import hf
 from processors.audio_stage import AudioStage
 from processors.chat import ChatRenderer
+from processors.context import StageContext
 from processors.errors import ModelLoadError, UnsupportedMediaTypeError
 from processors.families import family_of
 from processors.image_stage import ImageStage
 from processors.info import build_info
 from processors.media_tokens import find_media_tokens, find_special_tokens
-from processors.stage import Stage, StageContext
+from processors.stage import Stage
 from processors.types import (
     ChatInput,
     DecodeLimits,

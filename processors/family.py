@@ -45,6 +45,8 @@ class FamilySpec:
     """What the processor's own call puts before an item's replacement, by the item's index."""
     cross_attention: bool = False
     """Whether the encoder's rows take no positions in the prompt."""
+    allow_fast: bool = True
+    """False where a fast kernel passes its proof on samples and is not exact for every size."""
     data_dependent: frozenset[Modality] = frozenset()
     """Modalities whose replacement depends on pixels or samples: a header's plan may be wrong."""
     positions: str | None = None

@@ -146,21 +146,28 @@ def write_tensors(
     Raises:
         PlanMismatchError: If a name, shape, dtype or known value differs from the plan.
     """
+    check_executed(tensors, specs, outputs)
+    for spec in specs:
+        if str(tensors[spec.name].dtype) != f"torch.{spec.dtype}":
+            raise PlanMismatchError(f"'{spec.name}' has another dtype than planned.")
+    for spec in specs:
+        outputs[spec.name].copy_(tensors[spec.name])
+
+
+def check_executed(
+    tensors: Tensors, specs: tuple[TensorSpec, ...], outputs: Mapping[str, torch.Tensor]
+) -> None:
+    """Compare executed tensors and their places with the plan, dtypes aside.
+
+    Raises:
+        PlanMismatchError: If a name, shape or known value differs.
+    """
     planned = {spec.name: spec for spec in specs}
     if tensors.keys() != planned.keys() or not planned.keys() <= outputs.keys():
         raise PlanMismatchError("The processor returned other tensors than planned.")
     for name, spec in planned.items():
-        _check_executed(tensors[name], spec, outputs[name])
-    for name in planned:
-        outputs[name].copy_(tensors[name])
-
-
-def _check_executed(tensor: torch.Tensor, spec: TensorSpec, output: torch.Tensor) -> None:
-    if tuple(tensor.shape) != spec.shape or tuple(output.shape) != spec.shape:
-        raise PlanMismatchError(
-            f"'{spec.name}' has shape {tuple(tensor.shape)} where {spec.shape} was planned."
-        )
-    if str(tensor.dtype) != f"torch.{spec.dtype}":
-        raise PlanMismatchError(f"'{spec.name}' has another dtype than planned.")
-    if spec.values is not None and tensor.tolist() != spec.values:
-        raise PlanMismatchError(f"'{spec.name}' has other values than planned.")
+        shape = tuple(tensors[name].shape)
+        if shape != spec.shape or tuple(outputs[name].shape) != spec.shape:
+            raise PlanMismatchError(f"'{name}' has shape {shape} where {spec.shape} was planned.")
+        if spec.values is not None and tensors[name].tolist() != spec.values:
+            raise PlanMismatchError(f"'{name}' has other values than planned.")

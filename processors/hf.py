@@ -299,6 +299,13 @@ def process_audio(processor: HfObject, clips: Sequence[np.ndarray], merged: Merg
     return dict(features), list(replacements)
 
 
+def with_part(processor: HfObject, modality: Modality, part: HfObject) -> HfObject:
+    """Return a shallow copy of a processor with another image or video processor."""
+    changed = copy.copy(processor)
+    setattr(changed, f"{modality.value}_processor", part)
+    return changed
+
+
 def takes_audio_in_video(processor: HfObject) -> bool:
     """Return whether a processor can put a video's own audio among its tokens."""
     return isinstance(processor, OmniModalProcessorMixin)

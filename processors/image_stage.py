@@ -13,10 +13,10 @@ import torch
 from PIL import Image
 
 from processors import hf
+from processors.context import Fill, StageContext
 from processors.decode import check_modality, decode_image, probe
 from processors.errors import MediaDecodeError
-from processors.features import write_tensors
-from processors.stage import Fill, Stage, StageContext
+from processors.stage import Stage
 from processors.types import ItemInput, ItemPlan, MediaInfo, Modality, ProcessReport
 
 _LEARN_SIZES = ((336, 224), (500, 900))
@@ -31,6 +31,8 @@ class ImageStage(Stage):
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
         self.learn([partial(make_empty, (3, *size)) for size in _LEARN_SIZES])
+        if context.spec.image_backend == "torchvision":
+            self.find_kernel()
 
     def plan(self, item: ItemInput) -> ItemPlan:
         """Plan an image from its header.
@@ -68,11 +70,10 @@ class ImageStage(Stage):
         start = time.perf_counter()
         pixels = decode_image(item.data[0], options=item.options, limits=self.limits)
         decoded = time.perf_counter()
-        outcome = self.run_real(self._as_media(pixels), self.merged(self.effective(item)))
-        self.check_executed(outcome, plan)
-        write_tensors(outcome.tensors, plan.tensors, outputs)
+        merged = self.merged(self.effective(item))
+        kernel = self.execute(self._as_media(pixels), merged, plan, outputs)
         done = time.perf_counter()
-        return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3)
+        return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3, kernel=kernel)
 
     def call(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> hf.Processed:
         """See `Stage.call`; media are tensors (3, H, W) or PIL images."""

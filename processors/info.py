@@ -7,10 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from processors import hf
+from processors.context import StageContext
 from processors.hashing import fingerprint
 from processors.kwargs import FORBIDDEN
 from processors.media_tokens import find_placeholders
-from processors.stage import Stage, StageContext
+from processors.stage import Stage
 from processors.types import Modality, ModelInfo, ModelSpec
 
 PIXEL_POLICY: Mapping[str, str] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from processors.context import MediaTokens
 from processors.family import FamilySpec
 from processors.hf import HfObject, LoadedModel
-from processors.stage import MediaTokens
 from processors.types import Modality, PlaceholderSpec
 
 _LOOKS_LIKE_MEDIA = re.compile(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 
 from processors import hf
+from processors.context import Maker, Outcome, Shape, StageContext
 from processors.errors import (
     FramesMissing,
     InvalidRequestError,
@@ -21,93 +20,29 @@ from processors.errors import (
     PlanMismatchError,
     PromptTooLongError,
 )
-from processors.family import COUNTERS, FamilySpec, Features, Run
-from processors.features import Joins, Tensors, describe_tensors, find_joins, names_that_differ
+from processors.family import COUNTERS, Features, Run
+from processors.fast import Kernel, find_kernel
+from processors.fast.kernel import KernelUnfitError
+from processors.features import (
+    Joins,
+    Tensors,
+    check_executed,
+    describe_tensors,
+    find_joins,
+    names_that_differ,
+    write_tensors,
+)
 from processors.kwargs import check_bounds, check_sampling, override_sampling, split_defaults
+from processors.memo import Memo
 from processors.replacement import code_runs, find_row_token
 from processors.types import (
-    DecodeLimits,
     ItemInput,
     ItemPlan,
     Modality,
-    ModelSpec,
     ProcessReport,
     ReplacementPart,
     TensorSpec,
 )
-
-T = TypeVar("T")
-
-Fill: TypeAlias = Literal["meta", "zeros", "noise"]
-"""What an item without data consists of; noise tells what depends on data."""
-
-Maker: TypeAlias = Callable[[Fill], Any]
-"""Makes an item of one size."""
-
-MAX_REMEMBERED = 4096
-"""Plans and merged keyword arguments remembered per modality."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One item through the protocol, on real data or without."""
-
-    tensors: dict[str, torch.Tensor]
-    replacement: str | None
-    features: Features
-    """The sub-processor's own output, counters included."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The part of a plan that follows from size and keyword arguments alone."""
-
-    replacement: tuple[ReplacementPart, ...] | None
-    num_tokens: int
-    row_token_id: int | None
-    tensors: tuple[TensorSpec, ...]
-
-
-class Memo(Generic[T]):
-    """A bounded table of computed values, oldest use out first; threads may share it."""
-
-    def __init__(self, size: int = MAX_REMEMBERED) -> None:
-        self._size = size
-        self._values: OrderedDict[Hashable, T] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the value of a key, computing it at its first use."""
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = compute()
-        with self._lock:
-            self._values[key] = value
-            while len(self._values) > self._size:
-                self._values.popitem(last=False)
-        return value
-
-
-@dataclass(frozen=True)
-class MediaTokens:
-    """The media tokens of a model: what may repeat, and what stands for an encoder row."""
-
-    repeating: tuple[str, ...]
-    rows: Mapping[Modality, tuple[str, ...]]
-    """Candidates by modality, the likeliest first."""
-
-
-@dataclass(frozen=True)
-class StageContext:
-    """What every stage of a model is made of."""
-
-    model: hf.LoadedModel
-    family: FamilySpec
-    spec: ModelSpec
-    limits: DecodeLimits
-    tokens: MediaTokens
 
 
 class Stage(ABC):
@@ -127,6 +62,7 @@ class Stage(ABC):
         self._shapes: Memo[Shape] = Memo()
         self.joins = Joins()
         self.plans_on_meta = False
+        self._kernel: Kernel | None = None
         self._unknown: frozenset[str] = frozenset()
         self.feature_names: tuple[str, ...] = ()
 
@@ -188,6 +124,54 @@ class Stage(ABC):
         call: Run = family.runs.get(self.modality, self.call)
         features, replacements = call(processor, media, merged)
         return self.finish(dict(features), list(replacements))
+
+    def execute(
+        self,
+        media: Any,  # noqa: ANN401 - what `call` takes
+        merged: hf.Merged,
+        plan: ItemPlan,
+        outputs: Mapping[str, torch.Tensor],
+    ) -> str:
+        """Run one decoded item and write its tensors; return which implementation ran.
+
+        Raises:
+            PlanMismatchError: If the result is not what was planned.
+            FramesMissing: If the tokens follow from the content and are not those planned.
+        """
+        with torch.inference_mode():
+            if self._execute_fast(media, merged, plan, outputs):
+                return "fast"
+            outcome = self.run_real(media, merged)
+            self.check_executed(outcome, plan)
+            write_tensors(outcome.tensors, plan.tensors, outputs)
+        return "plain"
+
+    def find_kernel(self) -> None:
+        """Look for an exact fast kernel, if the spec allows one."""
+        spec, family = self.context.spec, self.context.family
+        if spec.allow_fast and family.allow_fast and spec.device == "cpu":
+            self._kernel = find_kernel(self.part, self.server_kwargs)
+
+    def _execute_fast(
+        self,
+        media: Any,  # noqa: ANN401 - what `call` takes
+        merged: hf.Merged,
+        plan: ItemPlan,
+        outputs: Mapping[str, torch.Tensor],
+    ) -> bool:
+        if self._kernel is None or self.depends_on_data():
+            return False
+        own = {spec.name: outputs[spec.name] for spec in plan.tensors if spec.name in outputs}
+        try:
+            call = self._kernel.start(own)
+            processor = hf.with_part(self.model.processor, self.modality, call.sub_processor)
+            outcome = self.run(processor, [media], merged)
+            check_executed(outcome.tensors, plan.tensors, own)
+            self.check_executed(outcome, plan)
+            call.write(outcome.tensors)
+        except (KernelUnfitError, *hf.HF_ERRORS):
+            return False  # the plain processor runs, and says what is wrong if it is
+        return True
 
     def run_real(self, media: Any, merged: hf.Merged) -> Outcome:  # noqa: ANN401
         """Run one decoded item that was planned.

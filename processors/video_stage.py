@@ -14,12 +14,13 @@ import torch
 
 from processors import decode, hf
 from processors.audio_stage import AudioStage
+from processors.context import Fill, Maker, Outcome, StageContext
 from processors.decode import check_modality, decode_image, probe
 from processors.errors import InvalidRequestError, MediaTooLargeError
 from processors.features import write_tensors
 from processors.image_stage import make_empty, size_of
 from processors.sampling import Selection, select_frames, thin
-from processors.stage import Fill, Maker, Outcome, Stage, StageContext
+from processors.stage import Stage
 from processors.types import ItemInput, ItemPlan, MediaInfo, Modality, ProcessReport
 
 _LEARN_SHAPES = ((4, 3, 252, 336), (8, 3, 308, 224))
@@ -37,6 +38,7 @@ class VideoStage(Stage):
         if takes_audio and isinstance(audio_stage, AudioStage):
             self._audio_stage = audio_stage
         self.learn([partial(_empty_clip, shape, _at_two_fps(shape[0])) for shape in _LEARN_SHAPES])
+        self.find_kernel()
 
     def plan(self, item: ItemInput) -> ItemPlan:
         """Choose frames by the header and plan what they become.
@@ -83,11 +85,9 @@ class VideoStage(Stage):
             raise self._missing(item, plan, replace(selection, frame_indices=decoded_indices))
         decoded = time.perf_counter()
         clip = _clip(torch.from_numpy(frames).permute(0, 3, 1, 2), selection)
-        outcome = self._run_clip(item, plan, clip, self.merged(kwargs))
-        self.check_executed(outcome, plan)
-        write_tensors(outcome.tensors, plan.tensors, outputs)
+        kernel = self._execute_clip(plan, clip, self.merged(kwargs), outputs)
         done = time.perf_counter()
-        return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3)
+        return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3, kernel=kernel)
 
     def call(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> hf.Processed:
         """See `Stage.call`; media are `hf.Clip`s."""
@@ -144,15 +144,22 @@ class VideoStage(Stage):
         except hf.HF_ERRORS as exc:
             raise self.refuse(kwargs, what) from exc
 
-    def _run_clip(
-        self, item: ItemInput, plan: ItemPlan, clip: hf.Clip, merged: hf.Merged
-    ) -> Outcome:
+    def _execute_clip(
+        self,
+        plan: ItemPlan,
+        clip: hf.Clip,
+        merged: hf.Merged,
+        outputs: Mapping[str, torch.Tensor],
+    ) -> str:
         num_samples = plan.state.get("num_audio_samples")
         if num_samples is None:
-            return self.run_real(clip, merged)
+            return self.execute(clip, merged, plan, outputs)
         # Only the number of samples enters the text; the waveform is the audio item's.
         silence = np.zeros(num_samples, np.float32)
-        return self._run_with_audio(self.model.processor, clip, silence, merged)
+        outcome = self._run_with_audio(self.model.processor, clip, silence, merged)
+        self.check_executed(outcome, plan)
+        write_tensors(outcome.tensors, plan.tensors, outputs)
+        return "plain"
 
     def _run_with_audio(
         self, processor: hf.HfObject, clip: hf.Clip, waveform: np.ndarray, merged: hf.Merged
