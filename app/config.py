@@ -12,7 +12,15 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.loading.settings import LoadingSettings
@@ -88,6 +96,13 @@ class AdmissionSettings(Section):
     """Planned feature bytes of items being executed or queued."""
 
 
+def _octal(value: object) -> object:
+    """Read permissions as chmod does: `640`, `0640` and `0o640` are one."""
+    if isinstance(value, str):
+        return int(value, 8)
+    return value
+
+
 class StoreSettings(Section):
     """The feature store in shared memory."""
 
@@ -98,8 +113,8 @@ class StoreSettings(Section):
     staging_bytes: int | None = Field(None, ge=MIB)
     """Bytes for encoded media on their way to the workers; default an eighth of the store."""
     directory: str = "/dev/shm"  # noqa: S108 - the file system POSIX shared memory lives in
-    mode: int = Field(0o600, ge=0, le=0o777)
-    """Permissions of the segments; 0o640 or 0o660 where the engine runs as another user."""
+    mode: Annotated[int, BeforeValidator(_octal)] = Field(0o600, ge=0, le=0o777)
+    """Permissions of the segments, octal as for chmod; 0640 where the engine has another user."""
     group: int | None = None
     """Group id of the segments."""
     lease_ttl_s: float = Field(300.0, gt=0, le=1800)

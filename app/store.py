@@ -8,15 +8,20 @@ what nobody waits for any more is given up unless it already runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 
+from app.records import BoundedMap
 from processors.types import ItemPlan, ProcessReport, TensorSpec
 from transport.arena import Arena, Region
 from transport.safetensors import DocumentLayout
 
 Key = tuple[str, str, str]
 """(item hash, dtype of features, encoding)."""
+
+
+MAX_FAILED = 1024
+"""Failures of work nobody waited for that are remembered for who asks later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ class FeatureStore:
         self.arena = arena
         self._stored: dict[Key, Stored] = {}
         self._productions: dict[Key, _Production] = {}
+        self._failed: BoundedMap[Key, BaseException] = BoundedMap(MAX_FAILED)
+        arena.on_evict = self._forget
 
     def find(self, key: Key) -> Stored | None:
         """Return features that are ready; pin them before the next await."""
@@ -132,20 +139,21 @@ class FeatureStore:
         return outcomes
 
     def begin(self, wanted: Sequence[Wanted]) -> list[Stored]:
-        """Start making what is not there and return at once; nothing is pinned for the caller.
+        """Start making what is not there and return at once; each is pinned once for the caller.
 
         Raises:
             StoreFullError: If features in use leave no room; nothing is begun.
             ItemTooLargeError: If the request can never fit; nothing is begun.
         """
         ready, joined = self._begin(wanted)
-        for stored in ready.values():
-            self.arena.unpin(stored.region)
         for production in joined.values():
             production.is_wanted = True
-            self.arena.unpin(production.stored.region)
             production.num_waiting -= 1
-        return [ready[w.key] if w.key in ready else joined[w.key].stored for w in wanted]
+        begun = {**ready, **{key: production.stored for key, production in joined.items()}}
+        for place, want in enumerate(wanted):
+            if want.key in {w.key for w in wanted[:place]}:
+                self.arena.pin(begun[want.key].region)
+        return [begun[w.key] for w in wanted]
 
     async def wait(self, key: Key) -> None:
         """Wait until features in the making are ready.
@@ -156,6 +164,8 @@ class FeatureStore:
         production = self._productions.get(key)
         if production is not None:
             await asyncio.shield(production.task)
+        elif (error := self._failed.get(key)) is not None:
+            raise error
 
     async def settle(self) -> None:
         """Wait until nothing is in the making."""
@@ -192,19 +202,20 @@ class FeatureStore:
         task.add_done_callback(lambda t: self._finish(want, stored, t))
 
     def _finish(self, want: Wanted, stored: Stored, task: asyncio.Task[ProcessReport]) -> None:
-        del self._productions[stored.key]
+        production = self._productions.pop(stored.key)
         want.drop()
-        if task.cancelled() or task.exception() is not None:
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
             self.arena.abort(stored.region)
+            if error is not None and production.is_wanted:
+                self._failed.put(stored.key, error)
         else:
             self.arena.commit(stored.region)
-            self._remember(stored)
+            self._stored[stored.key] = stored
         self.arena.unpin(stored.region)
 
-    def _remember(self, stored: Stored) -> None:
-        if len(self._stored) > 2 * self.arena.statistics().regions + 64:
-            self._stored = {k: s for k, s in self._stored.items() if self.arena.is_ready(s.region)}
-        self._stored[stored.key] = stored
+    def _forget(self, key: Hashable) -> None:
+        self._stored.pop(key, None)  # type: ignore[call-overload]  # only our own keys are evicted
 
     def _leave(self, production: _Production) -> None:
         self.arena.unpin(production.stored.region)

@@ -111,6 +111,20 @@ async def test_begun_work_goes_on_without_waiters(store: FeatureStore) -> None:
     make.go.set()
     await store.wait(stored.key)
     assert store.find(stored.key) == stored
+    store.arena.unpin(stored.region)
+
+
+async def test_a_failure_nobody_waited_for_is_told_later(store: FeatureStore) -> None:
+    """Whoever asks by key gets the error of work that was begun and failed."""
+
+    async def fail(region: Region) -> ProcessReport:
+        raise MediaDecodeError("cut")
+
+    (stored,) = store.begin([want("a", fail)])
+    store.arena.unpin(stored.region)
+    await store.settle()
+    with pytest.raises(MediaDecodeError):
+        await store.wait(stored.key)
 
 
 async def test_a_failure_is_told_to_all_and_leaves_nothing(store: FeatureStore) -> None:
