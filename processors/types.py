@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal
 
 DTYPE_SIZES: Mapping[str, int] = {
     "float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2,
@@ -27,7 +27,7 @@ class Modality(StrEnum):
     IMAGE = "image"
     AUDIO = "audio"
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[Modality], tuple[str]]:
+    def __reduce_ex__(self, proto: object) -> tuple[type[Modality], tuple[str]]:
         """Pickle as a call of the class: Python before 3.11.4 names `getattr`, which is refused."""
         return type(self), (self.value,)
 
