@@ -128,6 +128,10 @@ def load(spec: ModelSpec) -> LoadedModel:
     Raises:
         ModelLoadError: If anything needed is missing or broken.
     """
+    if spec.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelLoadError(
+            f"Model '{spec.name}' asks for '{spec.device}'; there is no CUDA here."
+        )
     trust = {"trust_remote_code": spec.trust_remote_code}
     try:
         with _quiet():

@@ -15,7 +15,7 @@ from PIL import Image
 from processors import hf
 from processors.context import Fill, StageContext
 from processors.decode import check_modality, decode_image, probe
-from processors.errors import MediaDecodeError
+from processors.errors import InvalidRequestError, MediaDecodeError, PlanMismatchError
 from processors.stage import Stage
 from processors.types import ItemInput, ItemPlan, MediaInfo, Modality, ProcessReport
 
@@ -65,13 +65,20 @@ class ImageStage(Stage):
 
         Raises:
             MediaDecodeError, MediaTooLargeError: From decoding.
+            InvalidRequestError: If an alpha channel is kept that the processor does not take.
             PlanMismatchError: If the result is not what was planned.
         """
         start = time.perf_counter()
         pixels = decode_image(item.data[0], options=item.options, limits=self.limits)
         decoded = time.perf_counter()
         merged = self.merged(self.effective(item))
-        kernel = self.execute(self._as_media(pixels), merged, plan, outputs)
+        try:
+            kernel = self.execute(self._as_media(pixels), merged, plan, outputs)
+        except PlanMismatchError as exc:
+            if pixels.shape[-1] == 3:
+                raise
+            message = "The model's processor takes no alpha channel; do not ask to keep it."
+            raise InvalidRequestError(message, "options") from exc
         done = time.perf_counter()
         return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3, kernel=kernel)
 
@@ -88,7 +95,7 @@ class ImageStage(Stage):
         """Hand pixels over without a copy; PIL where its backend or an alpha channel wants it."""
         if self.context.spec.image_backend == "pil" or pixels.shape[-1] == 4:
             return Image.fromarray(pixels)
-        return torch.from_numpy(pixels).permute(2, 0, 1)
+        return torch.from_numpy(pixels).permute(2, 0, 1).to(self.context.spec.device)
 
 
 def size_of(info: MediaInfo) -> tuple[int, int]:

@@ -40,6 +40,8 @@ FORBIDDEN = frozenset({
 """Typed keyword arguments of processors that no caller may set."""
 
 _MIN_EDGE, _MAX_EDGE = 16, 8192
+_MIN_TILE = 112
+"""Smallest edge of a tile: a picture of the largest edge is cut into some thousand of them."""
 _MAX_COUNT = 64
 _MAX_NUMBER = 65_536
 _AREA_FROM = 20_000
@@ -51,6 +53,7 @@ _EDGE_NAMES = frozenset({
     "scale_resolution", "max_image_size", "min_image_size", "min_size",
     "pan_and_scan_min_crop_size",
 })  # fmt: skip
+_TILE_NAMES = frozenset({"tile_size", "scale_resolution", "max_image_size"})
 _COUNT_NAMES = frozenset({
     "max_patches", "min_patches", "max_tiles", "min_tiles", "max_num_tiles", "max_image_tiles",
     "max_slice_nums", "max_crops", "dynamic_hd", "pan_and_scan_max_num_crops",
@@ -275,8 +278,9 @@ def _check_scalar(name: str, value: object, limits: DecodeLimits) -> None:
 
 def _check_edge(name: str, value: object, limits: DecodeLimits) -> None:
     edge = _check_number(name, value, min(_MAX_EDGE, limits.max_pixels), MediaTooLargeError)
-    if edge < _MIN_EDGE:
-        raise InvalidRequestError(f"'{name}' is at least {_MIN_EDGE}.", name)
+    least = _MIN_TILE if name in _TILE_NAMES else _MIN_EDGE
+    if edge < least:
+        raise InvalidRequestError(f"'{name}' is at least {least}.", name)
 
 
 def _check_area(name: str, value: object, limits: DecodeLimits) -> None:

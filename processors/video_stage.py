@@ -84,7 +84,8 @@ class VideoStage(Stage):
         if decoded_indices != selection.frame_indices:
             raise self._missing(item, plan, replace(selection, frame_indices=decoded_indices))
         decoded = time.perf_counter()
-        clip = _clip(torch.from_numpy(frames).permute(0, 3, 1, 2), selection)
+        pixels = torch.from_numpy(frames).permute(0, 3, 1, 2).to(self.context.spec.device)
+        clip = _clip(pixels, selection)
         kernel = self._execute_clip(plan, clip, self.merged(kwargs), outputs)
         done = time.perf_counter()
         return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3, kernel=kernel)

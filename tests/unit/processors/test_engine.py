@@ -1,6 +1,7 @@
 """The engine's refusals, bounds and descriptions, on real model directories."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -254,3 +255,31 @@ def test_pixels_are_handed_over_without_a_copy(engine: Engine, model_dir: ModelD
     contiguous = torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
     expected = processor(images=[contiguous], return_tensors="pt")
     assert torch.equal(outputs["pixel_values"], expected["pixel_values"])
+
+
+def test_alpha_is_kept_as_transformers_keeps_it(engine: Engine):
+    """A picture with alpha goes to the processor as it is, where an option asks for it."""
+    picture = noise_image(84, 56)
+    picture.putalpha(noise_image(84, 56, seed=3).convert("L"))
+    data = (png(picture),)
+    item = ItemInput(Modality.IMAGE, data, MediaOptions(alpha="keep"))
+    plan = engine.plan(item)
+    outputs = allocate(plan.tensors)
+    engine.process(item, plan, outputs)
+    expected = engine._model.processor.image_processor(images=[picture], return_tensors="pt")
+    assert torch.equal(outputs["pixel_values"], expected["pixel_values"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_is_not_there_is_refused(model_dir: ModelDir):
+    """The start stops instead of computing elsewhere."""
+    spec = ModelSpec("q", str(model_dir("qwen2_5_vl")), device="cuda:0")
+    with pytest.raises(ModelLoadError, match="no CUDA"):
+        Engine(spec, DecodeLimits())
+
+
+def test_descriptions_and_plans_cross_processes(engine: Engine):
+    """Everything that leaves the worker is small and picklable."""
+    plan = engine.plan(frames_item(noise_video(4, 56, 56)))
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert pickle.loads(pickle.dumps(engine.info)) == engine.info

@@ -142,6 +142,8 @@ def test_what_would_be_too_large_is_refused_before_planning(kwargs):
         {"size": {"depth": 1}},
         {"size": {"height": 1}},
         {"size": [1, 2, 3]},
+        {"tile_size": 16},
+        {"max_image_size": {"longest_edge": 16}},
         {"max_patches": 65},
         {"min_frames": {}},
         {"image_mean": [1, 2]},
