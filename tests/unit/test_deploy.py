@@ -108,7 +108,7 @@ def test_groups_let_the_engine_read_segments() -> None:
     assert compose["mmprep"]["environment"]["MMPREP_STORE__GROUP"] in compose["engine"]["group_add"]
     assert int(env["MMPREP_STORE__GROUP"]) == spec["securityContext"]["fsGroup"]
     for mode in (compose["mmprep"]["environment"]["MMPREP_STORE__MODE"], env["MMPREP_STORE__MODE"]):
-        assert int(mode) == 0o640
+        assert load_settings({}, store={"mode": mode}).store.mode == 0o640
 
 
 @pytest.mark.parametrize("env", [pytest.param(e, id=where) for where, e in _environments()])
