@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
@@ -213,8 +213,3 @@ def respond(
         stalled_s=stalled_s,
         on_end=answer.close,
     )
-
-
-def item_metadata(item_tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Return a document's `__metadata__`: the tensors' description, so that it reads alone."""
-    return {"item": orjson.dumps({"tensors": item_tensors}).decode()}

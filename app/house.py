@@ -17,11 +17,14 @@ import structlog
 from app.admission import Admission, Work
 from app.catalog import Catalog
 from app.config import Settings, SettingsError, StoreSettings
+from app.execution import Execution
 from app.leasing import Leasing
 from app.loading.loader import Loader
 from app.media import Holdings, MediaLimits, MediaStage
 from app.metrics import Metrics
+from app.packing import Packer
 from app.pipeline import Pipeline
+from app.planning import Planner
 from app.pool import WorkerPool
 from app.records import Records
 from app.sizing import available_cores
@@ -154,18 +157,17 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
         consumer = consumer_proof(directory=settings.store.directory)
         catalog = Catalog(specs, pool.models)
         limits = MediaLimits(settings.limits.media_bytes, settings.limits.video_bytes)
+        planner = Planner(pool, records)
         pipeline = Pipeline(
             settings=settings,
-            instance=instance,
             consumer=consumer,
             catalog=catalog,
             pool=pool,
             store=store,
             media=MediaStage(loader, records, holdings, limits),
-            records=records,
-            holdings=holdings,
-            admission=admission,
-            leasing=leasing,
+            planner=planner,
+            execution=Execution(pool, store, planner, admission, table),
+            packer=Packer(instance, store, leasing, holdings),
             executor=executor,
         )
         house = House(

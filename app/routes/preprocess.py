@@ -11,12 +11,12 @@ from starlette.types import Receive, Scope, Send
 
 from app.answer import Answer, binary_parts, json_parts, respond
 from app.body import BodyLimits, find_body_kind, read_body
+from app.call import Call
 from app.house import House
 from app.jobs import DeadlineExceededError
 from app.media import Uploads
 from app.multipart import read_multipart
 from app.openapi import preprocess_answers, preprocess_body
-from app.pipeline import Call
 from app.routes.deps import HouseDep, Identity
 from app.schemas import PreprocessRequest
 from app.wire import BINARY_TYPE, accepts, parse

@@ -219,7 +219,7 @@ def test_min_and_max_pixels_change_the_grid(service: Service, demo_jpeg: bytes) 
         ({"prompt": IMAGE, "images": ["@"], "mm_processor_kwargs": {"nope": 1}}, 400,
          "unsupported_option", "images[0].nope"),
         ({"prompt": IMAGE, "images": ["@"],
-          "mm_processor_kwargs": {"size": {"shortest_edge": 1, "longest_edge": 1e11}}}, 413,
+          "mm_processor_kwargs": {"size": {"shortest_edge": 3136, "longest_edge": 1e11}}}, 413,
          "media_too_large", "images[0].size"),
         ({"prompt": IMAGE, "images": ["bm90IGFuIGltYWdl"]}, 422, "media_decode_failed",
          "images[0]"),
@@ -408,3 +408,24 @@ def test_the_openapi_document_declares_every_error(service: Service) -> None:
     document = service.get("/openapi.json").json()
     statuses = set(document["paths"]["/preprocess"]["post"]["responses"])
     assert {"200", "400", "404", "412", "413", "415", "422", "429", "502", "503", "504"} <= statuses
+
+
+def test_features_follow_a_pending_answer(service: Service) -> None:
+    """`wait: false` answers at once; the features are pulled by hash, and a failure is told there."""
+    data = png(1500, 1100, seed=41)
+    body = {"prompt": IMAGE, "images": [b64(data)], "transport": "ref", "wait": False}
+    answer = service.preprocess(body).json()
+    item = answer["items"][0]
+    assert item["status"] in ("pending", "cached")
+    url = f"/features/{item['hash']}?wait_ms=20000"
+    document = service.get(url)
+    assert document.status_code == 200
+    assert len(document.content) == item["location"]["nbytes"]
+    full = service.preprocess({"prompt": IMAGE, "images": [b64(data)]}).json()
+    assert full["items"][0]["status"] == "cached"
+    cut = service.preprocess({**body, "images": [b64(data[:-200_000])]})
+    if cut.status_code == 200:
+        failed = service.get(f"/features/{cut.json()['items'][0]['hash']}?wait_ms=20000")
+        assert (failed.status_code, problem_of(failed)["code"]) == (422, "media_decode_failed")
+    else:
+        assert problem_of(cut)["code"] == "media_decode_failed"

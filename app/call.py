@@ -1,0 +1,60 @@
+"""One request on its way: what was asked for, resolved, and what its stages hand on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.catalog import ServedModel
+from app.items import Collected
+from app.jobs import JobItem
+from app.media import LoadedItem
+from app.options import Choice
+from app.schemas import PreprocessRequest
+from app.timing import Timings
+from processors.positions import Positions
+from processors.prompt import ExpandedPrompt
+from processors.types import ItemPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request under way."""
+
+    request: PreprocessRequest
+    request_id: str
+    model: ServedModel
+    collected: Collected
+    choice: Choice
+    dtype: str
+    deadline: float
+    """On the event loop's clock."""
+    timings: Timings
+    key_id: str = ""
+    """Who asks, for quotas; never the key itself."""
+    base_url: str = ""
+    """Where this server is reached, without a slash at the end."""
+
+    @property
+    def salt(self) -> str:
+        """The cache salt, empty where none was given."""
+        return self.request.cache_salt or ""
+
+
+@dataclass(slots=True)
+class Planned:
+    """An item with its plan."""
+
+    loaded: LoadedItem
+    plan: ItemPlan
+    hash: str | None
+    job: JobItem
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """The prompt as the engine takes it; all None for models without text."""
+
+    prompt: ExpandedPrompt | None = None
+    positions: Positions | None = None
+    text: str | None = None
+    """The unexpanded prompt, where it was asked for."""

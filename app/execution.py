@@ -1,0 +1,176 @@
+"""The execute stage: features of every item in the store, made where they are not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app import work
+from app.admission import Admission, Permit, Work
+from app.call import Call, Planned
+from app.describe import describe_tensors, with_dtype
+from app.documents import item_metadata
+from app.errors import CodedError, FeatureNotFoundError, ItemErrors
+from app.jobs import Replanned
+from app.media import at_item
+from app.options import LEASED
+from app.planning import Planner
+from app.pool import WorkerPool
+from app.staging import StagedMedia
+from app.store import FeatureStore, Had, Key, Stored, Wanted
+from processors.types import ProcessReport
+from transport.arena import Region
+from transport.leases import LeaseTable
+from transport.safetensors import TensorEntry, build_layout, data_offsets
+
+Outcome = Had | BaseException | None
+"""An item's features, its error, or None where the caller holds them."""
+
+
+class Execution:
+    """Has the features of requests made.
+
+    Args:
+        pool: Does the work.
+        store: Holds the features.
+        planner: Takes over what is planned once more.
+        admission: Lets work in.
+        leases: Checks quotas before anything is made.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        store: FeatureStore,
+        planner: Planner,
+        admission: Admission,
+        leases: LeaseTable,
+    ) -> None:
+        self._pool = pool
+        self._store = store
+        self._planner = planner
+        self._admission = admission
+        self._leases = leases
+
+    async def admit(self, call: Call, planned: Sequence[Planned]) -> Permit:
+        """Wait for the request's turn, weighed by what is still to be made.
+
+        Raises:
+            StoreFullError: If the answer's lease would exceed its owner's quota.
+            ItemTooLargeError: If it alone would.
+
+        Cancellation: Leaves the queue.
+        """
+        sent = [item for item in planned if not _is_known(call, item)]
+        if call.choice.name in LEASED:
+            nbytes = sum(item.plan.feature_nbytes for item in sent)
+            self._leases.require_quota(nbytes, owner=call.key_id)
+        total = Work()
+        for item in sent:
+            pixels = work.source_pixels(item.plan)
+            total += Work(0 if self._is_stored(call, item) else pixels, item.plan.feature_nbytes)
+        with call.timings.stage("queue"):
+            return await self._admission.acquire(total, call.request.priority)
+
+    async def have(self, call: Call, planned: Sequence[Planned]) -> list[Outcome]:
+        """Return the outcome of every item, features pinned once each.
+
+        Raises:
+            StoreFullError: If features in use leave no room.
+            ItemTooLargeError: If the request can never fit.
+        """
+        wanted = self._wanted(call, planned)
+        had = iter(await self._store.have([w for w in wanted if w is not None]))
+        return [None if w is None else next(had) for w in wanted]
+
+    def begin(self, call: Call, planned: Sequence[Planned]) -> list[Stored | None]:
+        """Begin what is missing without waiting; None where the caller holds the features.
+
+        Raises:
+            StoreFullError: If features in use leave no room.
+            ItemTooLargeError: If the request can never fit.
+        """
+        wanted = self._wanted(call, planned)
+        begun = iter(self._store.begin([w for w in wanted if w is not None]))
+        return [None if w is None else next(begun) for w in wanted]
+
+    def take_new_plans(
+        self, call: Call, planned: Sequence[Planned], outcomes: Sequence[Outcome]
+    ) -> bool:
+        """Take over new plans of items that decode otherwise than their headers promised.
+
+        Returns:
+            Whether there were any; everything had is let go then, to be had again.
+
+        Raises:
+            ItemErrors: If items failed for other reasons; everything had is let go.
+        """
+        broken = [o for o in outcomes if isinstance(o, BaseException)]
+        if not broken:
+            return False
+        for outcome in outcomes:
+            if isinstance(outcome, Had):
+                self._store.arena.unpin(outcome.stored.region)
+        failed = [
+            at_item(outcome, item.loaded.item.param)
+            for item, outcome in zip(planned, outcomes, strict=True)
+            if isinstance(outcome, CodedError)
+        ]
+        for error in broken:
+            if not isinstance(error, CodedError | work.ReplannedError):
+                raise error
+        if failed:
+            raise ItemErrors(failed)
+        for item, outcome in zip(planned, outcomes, strict=True):
+            if isinstance(outcome, work.ReplannedError):
+                item.plan = outcome.plan
+                self._planner.remember(call, item)
+        return True
+
+    def _is_stored(self, call: Call, item: Planned) -> bool:
+        return self._store.find(_key(call, item)) is not None
+
+    def _wanted(self, call: Call, planned: Sequence[Planned]) -> list[Wanted | None]:
+        return [None if _is_known(call, item) else self._want(call, item) for item in planned]
+
+    def _want(self, call: Call, item: Planned) -> Wanted:
+        tensors = with_dtype(item.plan.tensors, call.dtype if call.dtype != "float32" else None)
+        entries = [TensorEntry(t.name, t.dtype, t.shape) for t in tensors]
+        described = describe_tensors(tensors, data_offsets(entries))
+        layout = build_layout(entries, item_metadata(described))
+        held: list[StagedMedia] = []
+
+        def hold() -> None:
+            held.extend(medium.share() for medium in item.loaded.media)
+
+        def drop() -> None:
+            while held:
+                held.pop().release()
+
+        async def make(region: Region) -> ProcessReport:
+            if not held:
+                raise FeatureNotFoundError("The features are gone; send the item's bytes.")
+            job = work.execute_job(
+                call.model.info.name, item.job, item.plan, tensors, layout, region
+            )
+            # No deadline: others may wait for the same features. Who gives up leaves the store's
+            # waiting list, and the last one to leave drops the job.
+            result = await self._pool.run(
+                job,
+                deadline=None,
+                priority=call.request.priority,
+                cost=work.source_pixels(item.plan),
+            )
+            if isinstance(result, Replanned):
+                raise work.ReplannedError(result.plan)
+            return result.report
+
+        return Wanted(_key(call, item), item.plan, tensors, layout, make, hold, drop)
+
+
+def _key(call: Call, item: Planned) -> Key:
+    return (item.hash or "", call.dtype, "plain")
+
+
+def _is_known(call: Call, item: Planned) -> bool:
+    """Return whether the caller holds an item's features already."""
+    return item.hash is not None and item.hash in (call.request.known or ())

@@ -1,0 +1,165 @@
+"""The pack stage: from planned and executed items to an answer, its lease and its pins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from app.admission import Permit
+from app.answer import Answer, AnswerItem
+from app.call import Call, Expanded, Planned
+from app.describe import in_prompt_order
+from app.execution import Outcome
+from app.leasing import Leasing
+from app.media import Holdings
+from app.options import LEASED
+from app.store import FeatureStore, Had, Stored
+
+
+class Packer:
+    """Makes answers.
+
+    Args:
+        instance: This run of the service.
+        store: Holds the features.
+        leasing: Grants leases.
+        holdings: Keeps media that were only planned.
+    """
+
+    def __init__(
+        self, instance: str, store: FeatureStore, leasing: Leasing, holdings: Holdings
+    ) -> None:
+        self._instance = instance
+        self._store = store
+        self._leasing = leasing
+        self._holdings = holdings
+
+    def planned(self, call: Call, planned: Sequence[Planned], expanded: Expanded) -> Answer:
+        """Answer a plan; media stay readable by hash for a while where their hash was asked for."""
+        if call.request.plan_hash:
+            for item in planned:
+                if item.hash is not None and item.loaded.digest is not None and item.loaded.media:
+                    self._holdings.hold(item.hash, item.loaded.media, item.loaded.digest)
+        return self._answer(call, planned, expanded, ["planned"] * len(planned), None)
+
+    def executed(
+        self,
+        call: Call,
+        planned: Sequence[Planned],
+        expanded: Expanded,
+        outcomes: Sequence[Outcome],
+        permit: Permit,
+    ) -> Answer:
+        """Answer with features; takes over their pins and the permit."""
+        had = [o if isinstance(o, Had) else None for o in outcomes]
+        for report in (h.report for h in had if h is not None and h.report is not None):
+            call.timings.add("decode", report.decode_ms)
+            call.timings.add("process", report.process_ms)
+        statuses = [
+            "known" if h is None else "cached" if h.report is None else "computed" for h in had
+        ]
+        stored = [None if h is None else h.stored for h in had]
+        answer = self._answer(call, planned, expanded, statuses, stored)
+        self._hold(call, answer, stored, permit.release)
+        return answer
+
+    def begun(
+        self,
+        call: Call,
+        planned: Sequence[Planned],
+        expanded: Expanded,
+        stored: Sequence[Stored | None],
+        release: Callable[[], None],
+    ) -> Answer:
+        """Answer before the features are made (`wait: false`); takes over their pins."""
+        statuses = [
+            "known" if s is None else "pending" if self._store.is_pending(s.key) else "cached"
+            for s in stored
+        ]
+        answer = self._answer(call, planned, expanded, statuses, stored)
+        self._hold(call, answer, stored, release)
+        return answer
+
+    def _hold(
+        self,
+        call: Call,
+        answer: Answer,
+        stored: Sequence[Stored | None],
+        release: Callable[[], None],
+    ) -> None:
+        """Lease what the transport leases, and let go of pins when the answer is out."""
+        revoke: Callable[[], None] | None = None
+
+        def close(complete: bool) -> None:
+            if revoke is not None and not complete:
+                revoke()
+            for each in stored:
+                if each is not None:
+                    self._store.arena.unpin(each.region)
+            release()
+
+        answer.on_close = close
+        if call.choice.name in LEASED:
+            try:
+                revoke = self._leasing.grant(
+                    call.request,
+                    answer,
+                    transport=call.choice.name,
+                    owner=call.key_id,
+                    base_url=call.base_url,
+                )
+            except BaseException:
+                close(complete=False)
+                raise
+
+    def _answer(
+        self,
+        call: Call,
+        planned: Sequence[Planned],
+        expanded: Expanded,
+        statuses: Sequence[str],
+        stored: Sequence[Stored | None] | None,
+    ) -> Answer:
+        placements = () if expanded.prompt is None else expanded.prompt.placements
+        keys = [(p.loaded.item.modality, p.loaded.item.index) for p in planned]
+        places = {(p.modality, p.index): p for p in placements}
+        # What the lenient walk dropped has no place in a prompt and is not answered.
+        dropped = expanded.prompt is not None and call.request.lenient
+        items = [
+            AnswerItem(
+                modality=keys[n][0],
+                index=keys[n][1],
+                status=statuses[n],
+                plan=planned[n].plan,
+                placement=places.get(keys[n]),
+                hash=planned[n].hash,
+                digest=planned[n].loaded.digest,
+                stored=None if stored is None else stored[n],
+            )
+            for n in in_prompt_order(keys, placements)
+            if keys[n] in places or not dropped
+        ]
+        warnings = [
+            (code, item.loaded.item.param, text)
+            for item in planned
+            for code, text in item.plan.warnings
+        ]
+        warnings += [
+            ("transport_passed_over", "transport", f"{name}: {reason}")
+            for name, reason in call.choice.passed_over
+        ]
+        if expanded.prompt is not None:
+            warnings += [(code, "", text) for code, text in expanded.prompt.warnings]
+        return Answer(
+            request_id=call.request_id,
+            instance=self._instance,
+            model=call.model,
+            prompt=expanded.prompt,
+            items=items,
+            inline=call.choice.name == "safetensors",
+            warnings=warnings,
+            passed_over=call.choice.passed_over,
+            positions=expanded.positions,
+            wants_positions=call.request.positions,
+            prompt_text=expanded.text,
+            timings_ms=call.timings.finish(),
+        )

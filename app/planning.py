@@ -1,0 +1,107 @@
+"""The plan stage: each item's plan, remembered by hash, made by a worker where it is new."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from app import work
+from app.call import Call, Planned
+from app.errors import CodedError, FeatureNotFoundError, ItemErrors
+from app.jobs import PlanJob
+from app.media import LoadedItem, at_item
+from app.pool import WorkerPool
+from app.records import ItemRecord, Records
+from processors.errors import InvalidRequestError
+from processors.hashing import item_hash
+from processors.kwargs import effective_kwargs, request_settings
+from processors.types import ItemPlan
+
+
+class Planner:
+    """Plans the items of requests.
+
+    Args:
+        pool: Reads the headers of what is new.
+        records: Remembers plans.
+    """
+
+    def __init__(self, pool: WorkerPool, records: Records) -> None:
+        self._pool = pool
+        self._records = records
+
+    async def plan_all(self, call: Call, loaded: Sequence[LoadedItem]) -> list[Planned]:
+        """Return every item with its plan, in the order given.
+
+        Raises:
+            ItemErrors: With every item that failed, in request order.
+        """
+        with call.timings.stage("plan"):
+            results = await asyncio.gather(
+                *(self._plan(call, item) for item in loaded), return_exceptions=True
+            )
+        errors = [
+            at_item(result, item.item.param)
+            for item, result in zip(loaded, results, strict=True)
+            if isinstance(result, CodedError)
+        ]
+        if errors:
+            raise ItemErrors(errors)
+        planned = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            planned.append(result)
+        return planned
+
+    def remember(self, call: Call, item: Planned) -> None:
+        """Keep an item's plan for the next request with the same content."""
+        digest = item.loaded.digest
+        if item.hash is None or digest is None:
+            return
+        record = ItemRecord(
+            item.hash, digest, item.loaded.item.modality, call.model.info.fingerprint, item.plan
+        )
+        self._records.remember(record, self._index(call, item.loaded))
+
+    async def _plan(self, call: Call, loaded: LoadedItem) -> Planned:
+        item, info = loaded.item, call.model.info
+        if item.modality not in info.modalities:
+            served = ", ".join(m.value for m in info.modalities)
+            raise InvalidRequestError(f"{info.name} takes {served} only.")
+        given = call.request.mm_processor_kwargs or {}
+        kwargs = effective_kwargs(info, item.modality, given, item.options)
+        settings = request_settings(given)
+        name = loaded.item_hash
+        if name is None and loaded.digest is not None:
+            options = {**item.options.given(), **settings}
+            name = item_hash(
+                item.modality, loaded.digest, info.fingerprint, kwargs, options, call.salt
+            )
+        job = work.job_item(loaded, kwargs, settings)
+        plan = None if name is None else self._remembered(call, loaded, name)
+        if plan is not None:
+            return Planned(loaded, plan, name, job)
+        if not loaded.media:
+            raise FeatureNotFoundError("Nothing is held of this item; send its bytes.")
+        plan = await self._pool.run(
+            PlanJob(info.name, job), deadline=call.deadline, priority=call.request.priority
+        )
+        planned = Planned(loaded, plan, name, job)
+        self.remember(call, planned)
+        return planned
+
+    def _remembered(self, call: Call, loaded: LoadedItem, name: str) -> ItemPlan | None:
+        record = self._records.find(name, self._index(call, loaded))
+        if record is None or record.fingerprint != call.model.info.fingerprint:
+            return None
+        if record.modality is not loaded.item.modality:
+            raise FeatureNotFoundError(
+                f"What is held under this hash is no {loaded.item.modality.value}."
+            )
+        return record.plan
+
+    @staticmethod
+    def _index(call: Call, loaded: LoadedItem) -> int:
+        """Return what tells plans of one content apart: the place, where the prompt counts."""
+        return loaded.item.index if call.model.info.stateful_prompt else 0
