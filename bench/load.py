@@ -1,7 +1,8 @@
 """The load generator: posts JPEGs to a running service, in a process of its own.
 
 Reads `{"jpeg": path, "calls": n, "threads": n, "repeat": bool, "transport": name}` per line and
-answers `{"seconds": [...], "wall": s}`. Each thread has its own connection. Features come in the
+answers `{"seconds": [...], "wall": s, "stages": [{...}]}`, stages in milliseconds as the service
+tells them. Each thread has its own connection. Features come in the
 body (`safetensors`) or are opened in place (`shm`), and their leases are released.
 """
 
@@ -17,13 +18,14 @@ from bench.media import distinct
 from transport.client import Client
 
 
-def post(client: Client, prompt: str, jpeg: bytes, transport: str) -> None:
+def post(client: Client, prompt: str, jpeg: bytes, transport: str) -> dict[str, float]:
     answer = client.preprocess(prompt=prompt, images=[jpeg], transport=transport)
     for item in answer.items:
         with client.open_item(item, copy=False) as tensors:
             if not tensors:
                 raise RuntimeError("an item without tensors")
     client.release(answer)
+    return dict(answer.response.timings_ms)
 
 
 def main() -> None:
@@ -42,15 +44,23 @@ def main() -> None:
         ]
         begin = threading.Barrier(threads + 1)
 
-        def run(jpegs: list[bytes], order: dict = order, begin: threading.Barrier = begin) -> list:
+        stages: list[dict[str, float]] = []
+
+        def run(
+            jpegs: list[bytes],
+            order: dict = order,
+            begin: threading.Barrier = begin,
+            stages: list = stages,
+        ) -> list:
             times = []
             with Client(base_url) as client:
                 client.models()  # connects
                 begin.wait()
                 for data in jpegs:
                     start = time.perf_counter()
-                    post(client, prompt, data, order["transport"])
+                    told = post(client, prompt, data, order["transport"])
                     times.append(time.perf_counter() - start)
+                    stages.append(told)
             return times
 
         with ThreadPoolExecutor(threads) as executor:
@@ -59,7 +69,7 @@ def main() -> None:
             start = time.perf_counter()
             times = [t for future in futures for t in future.result()]
             wall = time.perf_counter() - start
-        print(json.dumps({"seconds": times, "wall": wall}), flush=True)
+        print(json.dumps({"seconds": times, "wall": wall, "stages": stages}), flush=True)
 
 
 if __name__ == "__main__":

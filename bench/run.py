@@ -93,9 +93,12 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
     ms = [s * 1e3 for r in results for s in r["seconds"]]
     rates = [len(r["seconds"]) / r["wall"] for r in results]
     low, middle, high = statistics.quantiles(ms, n=4)
+    told = [stages for r in results for stages in r.get("stages", ())]
+    names = sorted({name for stages in told for name in stages})
     return {
         "ms": {"median": middle, "quartiles": [low, high], "samples": len(ms)},
         "per_second": {"median": statistics.median(rates), "range": [min(rates), max(rates)]},
+        "stages_ms": {n: statistics.median(s.get(n, 0.0) for s in told) for n in names},
     }
 
 
@@ -129,6 +132,9 @@ def show(size: tuple[int, int], callers: int, row: Mapping[str, Any]) -> None:
             f"{facts['rate_ratio']:6.2f}x",
             flush=True,
         )
+    for side, facts in row.items():
+        if stages := "  ".join(f"{n} {ms:.1f}" for n, ms in facts["stages_ms"].items()):
+            print(f"    {side} told: {stages}", flush=True)
 
 
 def facts() -> dict[str, Any]:
