@@ -36,7 +36,7 @@ class RequestMiddleware:
         state["request_id"] = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         trace = continue_trace(headers.get("traceparent"))
         state["traceparent"] = trace
-        # Not the loop's clock: uvloop's stands still between its turns, in steps of 1 ms.
+        # Not the loop's clock: uvloop's goes in steps of 1 ms.
         start, status = time.perf_counter(), 0
 
         async def send_named(message: Message) -> None:
