@@ -131,6 +131,7 @@ def _make_stages(context: StageContext) -> tuple[dict[Modality, Stage], tuple[st
         if modality in context.model.sub_processors:
             try:
                 stages[modality] = make(context)
+                warnings.extend(stages[modality].warnings)
             except ModelLoadError as exc:
                 warnings.append(exc.message)
     if not stages:

@@ -27,7 +27,7 @@ import torch
 import torchvision
 import transformers
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, BatchFeature
-from transformers.processing_utils import OmniModalProcessorMixin
+from transformers.processing_utils import OmniModalProcessorMixin, ProcessorMixin
 from transformers.utils import logging as hf_logging
 from transformers.video_utils import VideoMetadata
 
@@ -349,6 +349,28 @@ def unused_names(processor: HfObject) -> frozenset[str]:
     """Return the outputs that a processor drops; some classes forgot to make it a property."""
     names = getattr(processor, "unused_input_names", ())
     return frozenset(names() if callable(names) else names)
+
+
+def has_image_protocol(processor: HfObject) -> bool:
+    """Return whether a processor says per image what a placeholder becomes, or needs none."""
+    if not isinstance(processor, ProcessorMixin):
+        return False
+    if getattr(processor, "image_token", None) is None:
+        return True
+    return type(processor).replace_image_token is not ProcessorMixin.replace_image_token
+
+
+def call_whole(
+    processor: HfObject, text: list[str], images: Sequence[HfObject], merged: Merged
+) -> dict[str, Any]:
+    """Call a processor with text and images, as its users do.
+
+    Raises one of `HF_ERRORS` where it refuses.
+    """
+    kwargs = {k: v for k, v in merged["images_kwargs"].items() if k != "return_tensors"}
+    return dict(
+        processor(text=text, images=list(images), images_kwargs=kwargs, return_tensors="pt")
+    )
 
 
 def to_tensors(features: Mapping[str, Any]) -> dict[str, torch.Tensor]:

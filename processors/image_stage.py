@@ -13,11 +13,17 @@ import torch
 from PIL import Image
 
 from processors import hf
-from processors.context import Fill, StageContext
+from processors.context import Fill, Maker, StageContext
 from processors.decode import check_modality, decode_image, probe
-from processors.errors import InvalidRequestError, MediaDecodeError, PlanMismatchError
+from processors.errors import (
+    InvalidRequestError,
+    MediaDecodeError,
+    ModelLoadError,
+    PlanMismatchError,
+)
 from processors.stage import Stage
 from processors.types import ItemInput, ItemPlan, MediaInfo, Modality, ProcessReport
+from processors.whole_call import WARNING, WholeCall
 
 _LEARN_SIZES = ((336, 224), (500, 900))
 """(height, width) of the two images whose joint call shows how tensors join."""
@@ -30,7 +36,12 @@ class ImageStage(Stage):
 
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
-        self.learn([partial(make_empty, (3, *size)) for size in _LEARN_SIZES])
+        pair = [partial(make_empty, (3, *size)) for size in _LEARN_SIZES]
+        self._whole_call: WholeCall | None = None
+        if not hf.has_image_protocol(self.model.processor) and not context.family.runs:
+            self._whole_call = self._check_whole_call(pair)
+            self.warnings = (f"Model '{context.spec.name}': {WARNING}.",)
+        self.learn(pair)
         if context.spec.image_backend == "torchvision":
             self.find_kernel()
 
@@ -84,12 +95,30 @@ class ImageStage(Stage):
 
     def call(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> hf.Processed:
         """See `Stage.call`; media are tensors (3, H, W) or PIL images."""
+        if self._whole_call is not None:
+            return self._whole_call(processor, media, merged)
         return hf.process_images(processor, media, merged)
 
     def warm_up(self) -> None:
         """Process one small picture."""
         pixels = np.zeros((*_LEARN_SIZES[0], 3), np.uint8)
         self.run_real(self._as_media(pixels), self.merged(self.server_kwargs))
+
+    def _check_whole_call(self, pair: Sequence[Maker]) -> WholeCall:
+        """Return the processor's own call as a way to run images, if it tells them apart."""
+        placeholder = getattr(self.model.processor, "image_token", None)
+        name = self.context.spec.name
+        if not isinstance(placeholder, str):
+            raise ModelLoadError(f"Model '{name}': its processor has no placeholder for images.")
+        call = WholeCall(placeholder)
+        try:
+            call.check(self.model.planner, [make("zeros") for make in pair])
+        except ModelLoadError as exc:
+            raise ModelLoadError(f"Model '{name}': {exc.message}") from exc
+        except hf.HF_ERRORS as exc:
+            message = f"Model '{name}': its processor takes no two images with a text."
+            raise ModelLoadError(message) from exc
+        return call
 
     def _as_media(self, pixels: np.ndarray) -> torch.Tensor | Image.Image:
         """Hand pixels over without a copy; PIL where its backend or an alpha channel wants it."""

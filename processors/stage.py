@@ -65,6 +65,7 @@ class Stage(ABC):
         self._kernel: Kernel | None = None
         self._unknown: frozenset[str] = frozenset()
         self.feature_names: tuple[str, ...] = ()
+        self.warnings: tuple[str, ...] = ()
 
     @abstractmethod
     def plan(self, item: ItemInput) -> ItemPlan:
