@@ -26,11 +26,19 @@ import numpy as np
 import torch
 import torchvision
 import transformers
-from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, BatchFeature
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoProcessor,
+    AutoTokenizer,
+    BatchFeature,
+    PretrainedConfig,
+)
 from transformers.processing_utils import OmniModalProcessorMixin, ProcessorMixin
 from transformers.utils import logging as hf_logging
 from transformers.video_utils import VideoMetadata
 
+from processors.bare_tokenizer import COMPOSERS
 from processors.errors import ModelLoadError
 from processors.types import Modality, ModelSpec
 
@@ -90,8 +98,6 @@ class LoadedModel:
     """What plans items: the same, always of the torchvision backend (it takes meta tensors)."""
     tokenizer: HfObject | None
     config: HfObject
-    is_bare_tokenizer: bool = False
-    """Whether the directory holds a tokenizer in place of a processor."""
 
     @property
     def model_type(self) -> str:
@@ -135,8 +141,7 @@ def load(spec: ModelSpec) -> LoadedModel:
     trust = {"trust_remote_code": spec.trust_remote_code}
     try:
         with _quiet():
-            processor = AutoProcessor.from_pretrained(spec.path, **trust)
-            config = AutoConfig.from_pretrained(spec.path, **trust)
+            processor, config = _load_parts(spec.path, trust)
             planner = processor
             if spec.image_backend == "pil" and hasattr(processor, "image_processor"):
                 processor = copy.copy(planner)
@@ -148,7 +153,24 @@ def load(spec: ModelSpec) -> LoadedModel:
         raise ModelLoadError(f"Model '{spec.name}' cannot be loaded: {reason}") from exc
     is_bare = isinstance(processor, transformers.PreTrainedTokenizerBase)
     tokenizer = processor if is_bare else getattr(processor, "tokenizer", None)
-    return LoadedModel(processor, planner, tokenizer, config, is_bare)
+    return LoadedModel(processor, planner, tokenizer, config)
+
+
+def _load_parts(path: str, trust: Mapping[str, bool]) -> tuple[HfObject, HfObject]:
+    """Return a directory's processor and config."""
+    values, _ = PretrainedConfig.get_config_dict(path)
+    composer = COMPOSERS.get((values.get("architectures") or [""])[0])
+    if composer is None:
+        processor = AutoProcessor.from_pretrained(path, **trust)
+        return processor, AutoConfig.from_pretrained(path, **trust)
+    config = PretrainedConfig.from_dict(values)
+    config.model_type = str(values.get("model_type", ""))
+    tokenizer = AutoTokenizer.from_pretrained(path, config=config, **trust)
+    return composer(_make, tokenizer, values), config
+
+
+def _make(name: str, *args: HfObject, **kwargs: HfObject) -> HfObject:
+    return getattr(transformers, name)(*args, **kwargs)
 
 
 def typed_kwargs(processor: HfObject, part: HfObject, modality: Modality) -> frozenset[str]:
