@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from processors import hf
@@ -163,11 +164,13 @@ def media_spellings(model: hf.LoadedModel, info: ModelInfo) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*placeholders, *map(str, named)]))
 
 
+@lru_cache(maxsize=64)
 def _any_of(tokens: tuple[str, ...]) -> re.Pattern[str]:
     longest_first = sorted(tokens, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
+@lru_cache(maxsize=128)
 def _edges(tokens: tuple[str, ...], *, at_start: bool) -> frozenset[str]:
     """Return the proper ends of tokens that hold more than letters and digits."""
     ends = {t[:n] if at_start else t[n:] for t in tokens for n in range(1, len(t))}
