@@ -1,19 +1,74 @@
-"""Media bytes to pixels and samples, and header probes."""
+"""Media bytes to pixels and samples, and header probes.
+
+Everything here may crash or hang on hostile bytes and therefore runs in workers only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
+from processors.decode.animation import decode_animation, probe_animation
+from processors.decode.audio import decode_audio_of, probe_audio
 from processors.decode.image import decode_image as decode_image
 from processors.decode.image import probe_image
-from processors.errors import UnsupportedMediaTypeError
-from processors.types import DecodeLimits, MediaInfo, Modality
+from processors.decode.sniff import Buffer, Container, sniff
+from processors.decode.video import DecodedVideo as DecodedVideo
+from processors.decode.video import decode_frames_of, probe_video
+from processors.errors import MediaDecodeError, UnsupportedMediaTypeError
+from processors.types import DecodeLimits, MediaInfo, MediaOptions, Modality
+
+MAX_PREFIX_BYTES = 1 << 20
+"""Of an image by URL, what a plan reads at most."""
 
 
-def probe(
-    data: bytes | memoryview, *, limits: DecodeLimits, prefer: Modality | None = None
-) -> MediaInfo:
-    """Read a medium's header; `prefer` decides what could be either (an animated GIF)."""
-    del prefer
-    return probe_image(data, limits)
+def probe(data: Buffer, *, limits: DecodeLimits, prefer: Modality | None = None) -> MediaInfo:
+    """Read a medium's header.
+
+    Args:
+        data: The encoded bytes, whole.
+        limits: Claims beyond them are refused.
+        prefer: What it was sent as: decides for what could be either, as an animated GIF or the
+            audio track of a video.
+
+    Raises:
+        MediaDecodeError: If the bytes are empty, unknown, cut or corrupt.
+        UnsupportedMediaTypeError: If they are known and not served.
+        MediaTooLargeError: If they claim more than the limits allow.
+    """
+    kind = sniff(data)
+    if not isinstance(kind, Container):
+        if prefer is Modality.VIDEO and kind == "image":
+            return probe_animation(data, limits)
+        return probe_image(data, limits, heif=kind == "heif")
+    if prefer is not Modality.AUDIO:
+        video = probe_video(data, kind, limits)
+        if video is not None:
+            return video
+    audio = probe_audio(data, kind, limits)
+    if audio is not None:
+        return audio
+    video = probe_video(data, kind, limits) if prefer is Modality.AUDIO else None
+    if video is None:
+        raise MediaDecodeError("The container holds neither video nor audio.")
+    return video
+
+
+def probe_prefix(data: Buffer, *, limits: DecodeLimits) -> MediaInfo | None:
+    """Read an image's header from the first bytes of its file; None where more are needed.
+
+    Raises:
+        UnsupportedMediaTypeError: If they are known and not served.
+        MediaTooLargeError: If they claim more than the limits allow.
+    """
+    try:
+        kind = sniff(data)
+        if isinstance(kind, Container):
+            return None
+        return probe_image(data, limits, heif=kind == "heif")
+    except MediaDecodeError:
+        return None
 
 
 def check_modality(info: MediaInfo, modality: Modality) -> None:
@@ -23,4 +78,38 @@ def check_modality(info: MediaInfo, modality: Modality) -> None:
         UnsupportedMediaTypeError: Naming both.
     """
     if info.kind is not modality:
-        raise UnsupportedMediaTypeError(f"An {info.kind} was sent where {modality} is expected.")
+        raise UnsupportedMediaTypeError(
+            f"The bytes are of kind {info.kind.value}; here {modality.value} is expected."
+        )
+
+
+def decode_frames(
+    data: Buffer, frame_indices: Sequence[int], *, options: MediaOptions, limits: DecodeLimits
+) -> DecodedVideo:
+    """Decode frames of a video, or pictures of an animation, by ascending index.
+
+    Raises:
+        MediaDecodeError: If none of them decodes.
+        UnsupportedMediaTypeError: If the bytes are known and not served.
+        MediaTooLargeError: If they have more pixels or frames than the limits.
+    """
+    kind = sniff(data)
+    if isinstance(kind, Container):
+        return decode_frames_of(data, kind, frame_indices, limits)
+    return decode_animation(data, frame_indices, options, limits)
+
+
+def decode_audio(
+    data: Buffer, *, sample_rate_hz: int, options: MediaOptions, limits: DecodeLimits
+) -> np.ndarray:
+    """Decode an audio clip, or a video's audio track, to mono float32 of shape (S,).
+
+    Raises:
+        MediaDecodeError: If there is none, or none of it decodes.
+        UnsupportedMediaTypeError: If the bytes are known and not served.
+        MediaTooLargeError: If it lasts longer than the limit.
+    """
+    kind = sniff(data)
+    if not isinstance(kind, Container):
+        raise UnsupportedMediaTypeError("The bytes are a picture; here audio is expected.")
+    return decode_audio_of(data, kind, sample_rate_hz, options, limits)
