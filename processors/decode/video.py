@@ -177,7 +177,10 @@ def _video_stream(container: AvObject) -> AvObject | None:
     if not streams:
         return None
     best = container.streams.best("video")
-    return best if best in streams else streams[0]
+    chosen = best if best in streams else streams[0]
+    # One video, one thread: many are decoded at once, and the threads' hand-over costs.
+    chosen.codec_context.thread_count = 1
+    return chosen
 
 
 def _is_picture(stream: AvObject) -> bool:
@@ -249,7 +252,6 @@ def _first_frame(
 
 def _frames(container: AvObject, stream: AvObject, clock: Clock) -> Iterator[AvObject]:
     """Yield frames in the order they are shown; packets that do not decode are skipped."""
-    stream.codec_context.thread_count = 1
     demuxed = container.demux(stream)
     while True:
         clock.check()
@@ -303,7 +305,6 @@ def _decode_run(
     clock: Clock,
 ) -> None:
     context = stream.codec_context
-    context.thread_count = 1
     left = sum(sink.wants(place) for pts, place in wanted.items() if pts <= stop)
     mode = "DEFAULT"
     try:
