@@ -45,8 +45,7 @@ class AudioStage(Stage):
         """
         kwargs = self.effective(item)
         info = probe(item.data[0], limits=self.limits, prefer=Modality.AUDIO)
-        if not self._is_in_video(item, info):
-            check_modality(info, Modality.AUDIO)
+        check_modality(info, Modality.AUDIO)
         return self._plan_length(item, info, self.count_samples(item, info), kwargs)
 
     def process(
@@ -118,9 +117,8 @@ class AudioStage(Stage):
             state={"num_samples": num_samples},
         )
         plan = self.item_plan(item, shape, base, kwargs)
-        if self._is_in_video(item, info):
-            plan = replace(plan, replacement=())
-        return plan
+        # The sound of a video has no placeholder of its own: it stands inside the video's.
+        return replace(plan, replacement=()) if self._is_in_video(item) else plan
 
     def _shape(self, num_samples: int, kwargs: Mapping[str, Any]) -> Shape:
         self._check_window(num_samples, kwargs)
@@ -173,8 +171,11 @@ class AudioStage(Stage):
                 ),
             )
 
-    def _is_in_video(self, item: ItemInput, info: MediaInfo) -> bool:
-        return info.kind is Modality.VIDEO and bool(item.settings.get("use_audio_in_video"))
+    def _is_in_video(self, item: ItemInput) -> bool:
+        if not item.settings.get("use_audio_in_video"):
+            return False
+        info = probe(item.data[0], limits=self.limits, prefer=Modality.VIDEO)
+        return info.kind is Modality.VIDEO
 
 
 def _window_s(seconds: float, options: MediaOptions) -> float:

@@ -14,10 +14,6 @@ from processors.types import DecodeLimits, ItemInput, MediaOptions, Modality
 from tests.helpers.model_zoo import FAMILIES, available_families, make_sample
 from tests.parity.served import Served, assert_joint, serve
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(decode, "decode_audio"), reason="this build decodes no audio"
-)
-
 AUDIO_FAMILIES = [n for n in available_families() if Modality.AUDIO in FAMILIES[n].prompts]
 NOT_JOINT = {"voxtral": "its call takes no text with audio", "wav2vec2": "its call does not pad"}
 
