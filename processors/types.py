@@ -152,7 +152,8 @@ class ItemPlan:
     modality: Modality
     source: MediaInfo
     replacement: tuple[ReplacementPart, ...] | None
-    """What the placeholder becomes in the prompt; None for models without text."""
+    """What the placeholder becomes in the prompt; None for models without text. Empty for the sound
+    of a video (`use_audio_in_video`), whose tokens stand inside the video's replacement."""
     num_tokens: int
     """Encoder rows; 0 for cross-attention models and models without text."""
     row_token_id: int | None
