@@ -144,13 +144,15 @@ class PromptEncoder:
     def check_counts(self, source: RenderedPrompt | Ids, items: Mapping[Modality, int]) -> None:
         """Refuse a prompt whose placeholders do not match the items in number.
 
+        Modalities without a placeholder (Whisper's audio, CLIP's images) stand beside the text and
+        are not counted.
+
         Raises:
             PlaceholderMismatchError: With both numbers, for the first modality that differs.
         """
-        counts = self.count(source)
-        for modality, given in items.items():
-            if counts.get(modality, 0) != given:
-                raise _mismatch(modality, counts.get(modality, 0), given)
+        for modality, held in self.count(source).items():
+            if held != items.get(modality, 0):
+                raise _mismatch(modality, held, items.get(modality, 0))
 
     def expand_text(
         self, prompt: RenderedPrompt, plans: Sequence[ItemPlan], *, lenient: bool = False
@@ -170,6 +172,7 @@ class PromptEncoder:
         Blocking: CPU time grows with the text, not with the rows.
         """
         tokenizer = self._require_tokenizer()
+        plans = self._in_text(plans)
         items = _Items.of(plans, lenient=lenient)
         adds = prompt.add_special_tokens and not (
             self._bos and len(tokenizer.prefix) and prompt.text.startswith(self._bos)
@@ -209,6 +212,7 @@ class PromptEncoder:
         Raises:
             PlaceholderMismatchError: If the ids do not fit the items.
         """
+        plans = self._in_text(plans)
         items = _Items.of(plans, lenient=lenient)
         replaced = {id(plan): self._item_ids(plan) for plan in plans}
         starts = self._candidate_starts(ids, replaced.values(), expanded)
@@ -240,6 +244,10 @@ class PromptEncoder:
             grown += len(new) - length
         chunks.append(ids[copied:])
         return self._finish(chunks, placements, plans, items)
+
+    def _in_text(self, plans: Sequence[ItemPlan]) -> list[ItemPlan]:
+        """Return the plans of items that have a placeholder at all."""
+        return [plan for plan in plans if plan.modality in self._placeholders]
 
     def _take_placeholder(
         self,
