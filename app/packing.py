@@ -136,7 +136,7 @@ class Packer:
                 stored=None if stored is None else stored[n],
             )
             for n in in_prompt_order(keys, placements)
-            if keys[n] in places or not dropped
+            if keys[n] in places or not dropped or keys[n][0] not in call.model.info.placeholders
         ]
         warnings = [
             (code, item.loaded.item.param, text)
