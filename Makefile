@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install serve test lint fmt type arch check parity e2e fault fuzz bench docs clean
+.PHONY: install serve test lint fmt type arch check unit parity e2e fault fuzz load chaos-store image bench models clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt setup.py processors/fast/_kernels.c
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the server and the test tools into $(VENV) (a few minutes the first time) ..."
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -q -e '.[server,dev]' -c constraints.txt
@@ -19,6 +19,37 @@ serve: install  ## start the service with the embedded demo model
 
 test: install  ## the whole suite but the slow and fuzz runs
 	$(BIN)/python -m pytest
+
+unit: install  ## the quick part
+	$(BIN)/python -m pytest tests/unit tests/property
+
+parity: install  ## against the plain Hugging Face call, family by family
+	$(BIN)/python -m pytest tests/parity
+
+e2e: install  ## over a real socket
+	$(BIN)/python -m pytest tests/e2e tests/interop
+
+fault: install  ## kills, stalls, full stores
+	$(BIN)/python -m pytest tests/fault
+
+fuzz: install  ## bounded fuzzing of decoders and of the HTTP edge
+	$(BIN)/python -m pytest -m fuzz --timeout 1800 tests/fuzz
+
+load: install  ## two hundred 12-megapixel pictures at once
+	$(BIN)/python -m pytest -m slow --timeout 1800 -s -k load tests/fault
+
+chaos-store: install  ## ten thousand requests with workers and consumers killed at random
+	$(BIN)/python -m pytest -m slow --timeout 1800 tests/fault/test_arena_chaos.py
+
+image: install  ## the image's own commands in a clean folder, as another user
+	$(BIN)/python -m pytest -m slow --timeout 1800 tests/unit/test_deploy_image.py
+
+bench: install  ## ratios to the plain Hugging Face call, in one run
+	$(BIN)/python -m bench.run
+
+models: install  ## docs/models.md, from the installed transformers
+	$(BIN)/python -m tests.helpers.model_zoo build/zoo
+	$(BIN)/python -m processors.survey build/zoo --out docs/models.md
 
 lint: install
 	$(BIN)/ruff format --check .
