@@ -157,7 +157,7 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
         consumer = consumer_proof(directory=settings.store.directory)
         catalog = Catalog(specs, pool.models)
         limits = MediaLimits(settings.limits.media_bytes, settings.limits.video_bytes)
-        planner = Planner(pool, records)
+        planner = Planner(pool, records, loader, staging, settings.limits.media_bytes)
         pipeline = Pipeline(
             settings=settings,
             consumer=consumer,

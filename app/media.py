@@ -37,6 +37,8 @@ class LoadedItem:
     """Content digest, 32 bytes; None for an item named by its hash."""
     item_hash: str | None = None
     """The hash the caller named the item by."""
+    url: str | None = None
+    """Of an image that is only planned: read as far as its header, when it is planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +143,12 @@ class MediaStage:
         self._limits = limits
 
     async def load(
-        self, items: Sequence[RequestItem], uploads: Uploads, salt: str
+        self, items: Sequence[RequestItem], uploads: Uploads, salt: str, *, headers_only: bool
     ) -> list[LoadedItem]:
         """Return every item with its bytes or name, in the order given.
 
-        The caller releases each medium of the result.
+        The caller releases each medium of the result. With `headers_only`, images by URL are left
+        for the planner, which reads no more of them than their headers.
 
         Raises:
             ItemErrors: With every item that failed, in request order.
@@ -160,7 +163,8 @@ class MediaStage:
             repeats.append(key is not None and key in shared)
             task = shared.get(key) if key is not None else None
             if task is None:
-                task = asyncio.create_task(self._load_item(item, uploads, salt))
+                load = self._load_item(item, uploads, salt, headers_only=headers_only)
+                task = asyncio.create_task(load)
                 if key is not None:
                     shared[key] = task
             tasks.append(task)
@@ -171,8 +175,12 @@ class MediaStage:
             raise
         return _settle(items, results, repeats)
 
-    async def _load_item(self, item: RequestItem, uploads: Uploads, salt: str) -> LoadedItem:
+    async def _load_item(
+        self, item: RequestItem, uploads: Uploads, salt: str, *, headers_only: bool
+    ) -> LoadedItem:
         media = item.media
+        if headers_only and (url := _image_url(item)) is not None:
+            return LoadedItem(item, (), None, url=url)
         if isinstance(media, WirePreprocessed):
             raise UnsupportedOptionError("Preprocessed entries are not served yet.")
         if isinstance(media, WireMedia) and media.hash is not None:
@@ -241,6 +249,15 @@ def _is_frame_list(media: str | WireMedia) -> bool:
     return isinstance(media, WireMedia) and media.frames is not None
 
 
+def _image_url(item: RequestItem) -> str | None:
+    """Return the URL of an image whose header will do; None where its content is asked for."""
+    if item.modality is not Modality.IMAGE or item.uuid is not None:
+        return None
+    url = item.media if isinstance(item.media, str) else getattr(item.media, "url", None)
+    is_remote = isinstance(url, str) and url[:8].lower().startswith(("http://", "https://"))
+    return url if is_remote else None
+
+
 def _source_key(item: RequestItem) -> Hashable | None:
     """Return what equal sources share; None for what is cheap or must be looked at one by one."""
     media = item.media
@@ -289,7 +306,7 @@ def _settle(
             raise result
         else:
             media = tuple(m.share() for m in result.media) if repeated else result.media
-            loaded.append(LoadedItem(item, media, result.digest, result.item_hash))
+            loaded.append(LoadedItem(item, media, result.digest, result.item_hash, result.url))
     if errors:
         _release(loaded)
         raise ItemErrors(errors)

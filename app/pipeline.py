@@ -141,7 +141,10 @@ class Pipeline:
 
     async def _load(self, call: Call, uploads: Uploads) -> list[LoadedItem]:
         with call.timings.stage("load"):
-            return await self._media.load(call.collected.items, uploads, call.salt)
+            headers_only = call.choice.name == "none" and not call.request.plan_hash
+            return await self._media.load(
+                call.collected.items, uploads, call.salt, headers_only=headers_only
+            )
 
     async def _render(self, call: Call, chat: ChatInput) -> RenderedPrompt:
         job = RenderJob(call.model.info.name, chat)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from app import work
 from app.call import Call, Planned
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors
-from app.jobs import PlanJob
+from app.jobs import JobItem, PlanJob
+from app.loading import Loader
 from app.media import LoadedItem, at_item
 from app.pool import WorkerPool
 from app.records import ItemRecord, Records
-from processors.errors import InvalidRequestError
+from app.staging import StagedMedia, StagingArea
+from processors.errors import InvalidRequestError, MediaDecodeError
 from processors.hashing import item_hash
 from processors.kwargs import effective_kwargs, request_settings
 from processors.types import ItemPlan
@@ -24,11 +28,24 @@ class Planner:
     Args:
         pool: Reads the headers of what is new.
         records: Remembers plans.
+        loader: Reads the first bytes of images that are only planned.
+        staging: Where those go.
+        max_bytes: Encoded bytes of one image.
     """
 
-    def __init__(self, pool: WorkerPool, records: Records) -> None:
+    def __init__(
+        self,
+        pool: WorkerPool,
+        records: Records,
+        loader: Loader,
+        staging: StagingArea,
+        max_bytes: int,
+    ) -> None:
         self._pool = pool
         self._records = records
+        self._loader = loader
+        self._staging = staging
+        self._max_bytes = max_bytes
 
     async def plan_all(self, call: Call, loaded: Sequence[LoadedItem]) -> list[Planned]:
         """Return every item with its plan, in the order given.
@@ -82,14 +99,60 @@ class Planner:
         plan = None if name is None else self._remembered(call, loaded, name)
         if plan is not None:
             return Planned(loaded, plan, name, job)
+        if loaded.url is not None:
+            plan = await self._plan_url(call, loaded, loaded.url, kwargs, settings)
+            return Planned(loaded, plan, None, job)
         if not loaded.media:
             raise FeatureNotFoundError("Nothing is held of this item; send its bytes.")
-        plan = await self._pool.run(
-            PlanJob(info.name, job), deadline=call.deadline, priority=call.request.priority
-        )
+        plan = await self._run(call, job)
         planned = Planned(loaded, plan, name, job)
         self.remember(call, planned)
         return planned
+
+    async def _run(self, call: Call, job: JobItem) -> ItemPlan:
+        return await self._pool.run(
+            PlanJob(call.model.info.name, job),
+            deadline=call.deadline,
+            priority=call.request.priority,
+        )
+
+    async def _plan_url(
+        self,
+        call: Call,
+        loaded: LoadedItem,
+        url: str,
+        kwargs: Mapping[str, Any],
+        settings: Mapping[str, Any],
+    ) -> ItemPlan:
+        """Plan an image from as much of it as holds its header."""
+
+        async def plan_bytes(medium: StagedMedia) -> ItemPlan:
+            with medium:
+                staged = replace(loaded, media=(medium,))
+                return await self._run(call, work.job_item(staged, kwargs, settings))
+
+        async def plan_head(head: bytes) -> ItemPlan | None:
+            with self._staging.buffer(expected_bytes=len(head), max_bytes=len(head)) as buffer:
+                await buffer.append(head)
+                medium = await buffer.finish()
+            try:
+                return await plan_bytes(medium)
+            except MediaDecodeError:
+                return None  # perhaps there is more to read
+
+        probed = await self._loader.probe_url(
+            url, plan_head, modality=loaded.item.modality, max_bytes=self._max_bytes
+        )
+        if probed.value is None:
+            # The header lies further behind, or the bytes are broken: the whole medium tells.
+            return await plan_bytes(
+                await self._loader.load(
+                    url, modality=loaded.item.modality, max_bytes=self._max_bytes
+                )
+            )
+        nbytes = probed.nbytes or probed.value.source.nbytes
+        source = replace(probed.value.source, nbytes=nbytes, exact=False)
+        return replace(probed.value, source=source, exact=False)
 
     def _remembered(self, call: Call, loaded: LoadedItem, name: str) -> ItemPlan | None:
         record = self._records.find(name, self._index(call, loaded))

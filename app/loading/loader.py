@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -107,7 +107,7 @@ class Loader:
     async def probe_url(
         self,
         url: str,
-        probe: Callable[[bytes], T | None],
+        probe: Callable[[bytes], Awaitable[T | None]],
         *,
         modality: Modality,
         max_bytes: int,
@@ -116,8 +116,8 @@ class Loader:
 
         Args:
             url: The URL.
-            probe: Called in a thread with the first bytes, 64 KiB at first, twice as many each
-                time it returns None, up to 1 MiB.
+            probe: Called with the first bytes, 64 KiB at first, twice as many each time it returns
+                None, up to 1 MiB.
             modality: As for `load`.
             max_bytes: As for `load`; a server that announces more is refused.
 
@@ -133,15 +133,11 @@ class Loader:
                 head += chunk
                 if len(head) < wanted:
                     continue
-                value = await self._probe(probe, head)
+                value = await probe(bytes(head))
                 if value is not None or len(head) >= PROBE_MAX_BYTES:
                     return ProbedUrl(value, body.nbytes)
                 wanted = max(2 * wanted, len(head))
-        return ProbedUrl(await self._probe(probe, head), len(head))
-
-    async def _probe(self, probe: Callable[[bytes], T | None], head: bytearray) -> T | None:
-        data = bytes(head)
-        return await self._staging.run(lambda: probe(data))
+        return ProbedUrl(await probe(bytes(head)), len(head))
 
     async def _load_url(self, target: Target, modality: Modality, max_bytes: int) -> StagedMedia:
         accept = _ACCEPT[modality]

@@ -52,15 +52,11 @@ async def features(
     """Return an item's document; 202 while it is made, 404 once it is gone."""
     del key_id
     key = (item_hash, dtype, encoding)
-    if house.store.is_pending(key) is not None:
-        if wait_ms:
-            try:
-                async with asyncio.timeout(wait_ms / 1000):
-                    await house.store.wait(key)
-            except TimeoutError:
-                return JsonResponse({"status": "pending"}, 202)
-        else:
-            return JsonResponse({"status": "pending"}, 202)
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            await house.store.wait(key)
+    except TimeoutError:
+        return JsonResponse({"status": "pending"}, 202)
     stored = house.store.find(key)
     if stored is None:
         raise FeatureNotFoundError("No such features are in the store; post the request again.")

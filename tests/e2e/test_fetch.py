@@ -385,7 +385,7 @@ async def test_a_prefix_is_read_and_no_more(origin: Origin) -> None:
     origin.answers["/a"] = answer
     seen: list[int] = []
 
-    def probe(data: bytes) -> str | None:
+    async def probe(data: bytes) -> str | None:
         assert data == (BODY * 8)[: len(data)]
         seen.append(len(data))
         return "found" if len(data) > 200_000 else None
@@ -406,10 +406,14 @@ async def test_a_prefix_ends_with_the_medium_or_at_its_bound(origin: Origin) -> 
     small = origin.serve("/small", b"tiny")
     big = origin.serve("/big", BODY * 12)
     seen: list[int] = []
+
+    async def probe(data: bytes) -> None:
+        seen.append(len(data))
+
     async with run_loader() as loading:
         for url in (small, big):
             probed = await loading.loader.probe_url(
-                url, lambda data: seen.append(len(data)), modality=Modality.VIDEO, max_bytes=MAX
+                url, probe, modality=Modality.VIDEO, max_bytes=MAX
             )
             assert probed.value is None
     assert seen[0] == 4

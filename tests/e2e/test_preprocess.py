@@ -3,6 +3,8 @@
 import io
 import json
 import struct
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from tests.helpers.service import Service, b64, inline_tensors, problem_of
+from tests.helpers.service import Service, b64, inline_tensors, problem_of, running
 
 BINARY = "application/vnd.mmprep.safetensors"
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -411,7 +413,7 @@ def test_the_openapi_document_declares_every_error(service: Service) -> None:
 
 
 def test_features_follow_a_pending_answer(service: Service) -> None:
-    """`wait: false` answers at once; the features are pulled by hash, and a failure is told there."""
+    """`wait: false` answers at once; features, or their failure, are pulled by hash."""
     data = png(1500, 1100, seed=41)
     body = {"prompt": IMAGE, "images": [b64(data)], "transport": "ref", "wait": False}
     answer = service.preprocess(body).json()
@@ -429,3 +431,46 @@ def test_features_follow_a_pending_answer(service: Service) -> None:
         assert (failed.status_code, problem_of(failed)["code"]) == (422, "media_decode_failed")
     else:
         assert problem_of(cut)["code"] == "media_decode_failed"
+
+
+class _Origin(BaseHTTPRequestHandler):
+    """Serves one big picture, and counts what the client took."""
+
+    picture = b""
+    sent = 0
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(self.picture)))
+        self.end_headers()
+        try:
+            for start in range(0, len(self.picture), 16384):
+                self.wfile.write(self.picture[start : start + 16384])
+                type(self).sent += 16384
+        except OSError:
+            return
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_a_plan_by_url_reads_the_header_only(demo_dir: Path) -> None:
+    """A picture of megabytes is planned from its first bytes; the hash is not known then."""
+    _Origin.picture, _Origin.sent = png(2600, 2600, seed=3), 0
+    origin = ThreadingHTTPServer(("127.0.0.1", 0), _Origin)
+    threading.Thread(target=origin.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{origin.server_port}/x.png"
+    body = {"prompt": IMAGE, "images": [url], "transport": "none"}
+    with running([str(demo_dir)], {"MMPREP_LOADING__ALLOW_PRIVATE": "true"}) as service:
+        planned = service.preprocess(body).json()
+        item = planned["items"][0]
+        read = _Origin.sent
+        hashed = service.preprocess({**body, "plan_hash": True}).json()
+    origin.shutdown()
+    origin.server_close()
+    assert (item["hash"], item["exact"]) == (None, False)
+    assert item["source"]["nbytes"] == len(_Origin.picture)
+    # What the kernel buffers between the two is sent and never read.
+    assert read < len(_Origin.picture) / 2
+    assert hashed["items"][0]["hash"] is not None
+    assert hashed["input_ids"] == planned["input_ids"]
