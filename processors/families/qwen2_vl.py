@@ -1,4 +1,4 @@
-"""Qwen2-VL and Qwen2.5-VL: rotary positions over time, height and width."""
+"""Qwen2-VL, Qwen2.5-VL, PaddleOCR-VL: rotary positions over time, height and width."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def _position_config(config: Any) -> dict[str, Any]:  # noqa: ANN401 - a transfo
 
 
 SPEC = FamilySpec(
-    model_types=("qwen2_vl", "qwen2_5_vl"),
+    model_types=("qwen2_vl", "qwen2_5_vl", "paddleocr_vl"),
     positions="mrope",
     position_config=_position_config,
 )
