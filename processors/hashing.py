@@ -73,7 +73,8 @@ def canonical_json(value: Any) -> bytes:  # noqa: ANN401 - whatever JSON can say
         return rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
         raise InvalidRequestError(
-            "Keyword arguments hold a number or text that JSON cannot say exactly."
+            "Keyword arguments hold a number or text that JSON cannot say exactly.",
+            "mm_processor_kwargs",
         ) from error
 
 
@@ -96,8 +97,13 @@ def item_hash(
         salt: The request's `cache_salt`.
 
     Raises:
-        InvalidRequestError: If kwargs or options cannot be said in canonical JSON.
+        InvalidRequestError: If kwargs or options cannot be said in canonical JSON, or the salt is
+            no valid Unicode.
     """
+    try:
+        salt_bytes = salt.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError("The salt is no valid Unicode.", "cache_salt") from error
     effective = canonical_json({"kwargs": dict(kwargs), "options": dict(options)})
     fields = (
         ITEM_TAG,
@@ -105,7 +111,7 @@ def item_hash(
         digest,
         bytes.fromhex(fingerprint),
         effective,
-        salt.encode(),
+        salt_bytes,
     )
     return blake3(frame(fields)).hexdigest()
 
