@@ -137,6 +137,9 @@ class TransportSettings(Section):
     ref: bool = True
     """Offer `ref`: a URL to pull from."""
     cuda_ipc: bool = False
+    """Offer `cuda_ipc`: features in a pool of GPU memory that consumers map."""
+    cuda_pool_bytes: int = Field(1 << 30, ge=MIB)
+    """Bytes of that pool, on the first GPU this process sees."""
     advertise_url: str | None = None
     """Base URL that consumers reach this server under; default: the request's own host."""
     stalled_reader_s: float = Field(30.0, gt=0)

@@ -17,6 +17,7 @@ import structlog
 from app.admission import Admission, Work
 from app.catalog import Catalog
 from app.config import Settings, SettingsError, StoreSettings
+from app.devices import Devices, DeviceStore
 from app.execution import Execution
 from app.leasing import Leasing
 from app.loading.loader import Loader
@@ -59,6 +60,7 @@ class House:
     staging: StagingArea
     leasing: Leasing
     holdings: Holdings
+    devices: DeviceStore | None
     pipeline: Pipeline
 
     def readiness(self) -> tuple[bool, str]:
@@ -119,7 +121,10 @@ def _segments(nbytes: int, segment_bytes: int) -> list[int]:
 
 
 @asynccontextmanager
-async def open_house(settings: Settings) -> AsyncIterator[House]:
+async def open_house(
+    settings: Settings,
+    devices: Devices = Devices(),  # noqa: B008 - frozen, and made once
+) -> AsyncIterator[House]:
     """Open everything a service needs; workers are warm when this yields.
 
     Raises:
@@ -150,11 +155,14 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
             settings.admission.pixels, min(settings.admission.planned_bytes, nbytes * 3 // 4)
         )
         admission = Admission(settings.admission.requests, budget)
+        device_store = await _open_devices(stack, settings, instance, devices, executor)
+        pools = [] if device_store is None else [device_store.pool]
         table = LeaseTable(
-            [arena], grace_s=settings.store.grace_s, quota_bytes=settings.store.quota_bytes
+            [arena, *pools], grace_s=settings.store.grace_s, quota_bytes=settings.store.quota_bytes
         )
         leasing = Leasing(table, settings.store)
-        consumer = consumer_proof(directory=settings.store.directory)
+        gpus = () if device_store is None else (device_store.device_uuid,)
+        consumer = consumer_proof(gpus, directory=settings.store.directory)
         catalog = Catalog(specs, pool.models)
         limits = MediaLimits(settings.limits.media_bytes, settings.limits.video_bytes)
         planner = Planner(pool, records, loader, staging, settings.limits.media_bytes)
@@ -168,6 +176,7 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
             planner=planner,
             execution=Execution(pool, store, planner, admission, table),
             packer=Packer(instance, store, leasing, holdings),
+            devices=device_store,
             executor=executor,
         )
         house = House(
@@ -184,6 +193,7 @@ async def open_house(settings: Settings) -> AsyncIterator[House]:
             staging=staging,
             leasing=leasing,
             holdings=holdings,
+            devices=device_store,
             pipeline=pipeline,
         )
         keeper = asyncio.create_task(_keep(house))
@@ -209,6 +219,23 @@ async def _open_arenas(
         stack.enter_context(arena)
         arenas.append(arena)
     return arenas[0], arenas[1]
+
+
+async def _open_devices(
+    stack: AsyncExitStack,
+    settings: Settings,
+    instance: str,
+    devices: Devices,
+    executor: ThreadPoolExecutor,
+) -> DeviceStore | None:
+    """Open the pool of device memory where the settings ask for it."""
+    if not settings.transport.cuda_ipc:
+        return None
+    opened = await asyncio.to_thread(
+        DeviceStore.open, instance, settings.transport, settings.store, devices, executor
+    )
+    stack.push_async_callback(opened.aclose)
+    return opened
 
 
 async def _keep(house: House) -> None:

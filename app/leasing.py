@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from app.answer import Answer
 from app.config import StoreSettings
 from app.schemas import PreprocessRequest
-from app.store import Stored
+from app.store import Key, Stored
+from transport.arena import Region
 from transport.leases import LeaseTable
 from transport.shm import location
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Features on a device."""
+
+    regions: Mapping[Key, Region]
+    location: Callable[[Region], dict[str, Any]]
 
 
 class Leasing:
@@ -33,8 +43,17 @@ class Leasing:
         transport: str,
         owner: str,
         base_url: str,
+        placed: Placed | None = None,
     ) -> Callable[[], None] | None:
         """Lease an answer's features and write lease and locations into it.
+
+        Args:
+            request: For readers and time.
+            answer: Its stored items are leased.
+            transport: Which locations to tell.
+            owner: Whom the quota counts it against.
+            base_url: Of `ref` locations.
+            placed: Regions on a device by key, and what names them, for `cuda_ipc`.
 
         Returns:
             What revokes the lease if the answer never arrives; None where nothing was leased.
@@ -47,7 +66,7 @@ class Leasing:
         if not stored:
             return None
         lease = self.table.grant(
-            [s.region for s in stored],
+            [s.region if placed is None else placed.regions[s.key] for s in stored],
             ttl_s=request.lease_ttl_s or self._settings.lease_ttl_s,
             readers=request.readers,
             owner=owner,
@@ -60,11 +79,12 @@ class Leasing:
         for item in answer.items:
             if item.stored is None:
                 continue
-            item.location = (
-                location(item.stored.region)
-                if transport == "shm"
-                else ref_location(item.stored, base_url, lease.id)
-            )
+            if placed is not None:
+                item.location = placed.location(placed.regions[item.stored.key])
+            elif transport == "shm":
+                item.location = location(item.stored.region)
+            else:
+                item.location = ref_location(item.stored, base_url, lease.id)
         return lambda: self.table.revoke(lease.id)
 
 

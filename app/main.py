@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from app.config import Settings, SettingsError
+from app.devices import Devices
 from app.errors import (
     CODES,
     PROBLEM_TYPE,
@@ -30,14 +31,14 @@ from processors.errors import InvalidRequestError, MmprepError, ModelLoadError
 from transport.errors import TransportError
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings, devices: Devices = Devices()) -> FastAPI:  # noqa: B008 - frozen
     """Return the application; its lifespan opens and closes what it owns."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             try:
-                house = await stack.enter_async_context(open_house(settings))
+                house = await stack.enter_async_context(open_house(settings, devices))
             except (SettingsError, ModelLoadError) as error:
                 app.state.start_error = error
                 raise

@@ -12,7 +12,7 @@ from app.errors import FingerprintMismatchError
 from app.schemas import PreprocessRequest, WireConsumer
 from processors.errors import InvalidRequestError, UnsupportedOptionError
 
-LEASED = frozenset({"shm", "ref"})
+LEASED = frozenset({"shm", "ref", "cuda_ipc"})
 """Transports whose features stay in the store until the consumer has them."""
 
 
@@ -26,7 +26,10 @@ class Choice:
 
 
 def choose_transport(
-    request: PreprocessRequest, settings: TransportSettings, host: Mapping[str, Any]
+    request: PreprocessRequest,
+    settings: TransportSettings,
+    host: Mapping[str, Any],
+    pool_gpu: str | None,
 ) -> Choice:
     """Return the first transport of the caller's list that can be had.
 
@@ -35,7 +38,7 @@ def choose_transport(
     """
     passed_over: list[tuple[str, str]] = []
     for name in request.transports:
-        reason = _why_not(name, request.consumer, settings, host)
+        reason = _why_not(name, request.consumer, settings, host, pool_gpu)
         if reason is None:
             return Choice(name, tuple(passed_over))
         passed_over.append((name, reason))
@@ -44,20 +47,38 @@ def choose_transport(
 
 
 def _why_not(
-    name: str, consumer: WireConsumer | None, settings: TransportSettings, host: Mapping[str, Any]
+    name: str,
+    consumer: WireConsumer | None,
+    settings: TransportSettings,
+    host: Mapping[str, Any],
+    pool_gpu: str | None,
 ) -> str | None:
     if name in ("safetensors", "none"):
         return None
     if name == "ref":
         return None if settings.ref else "switched off in the server's settings"
     if name == "cuda_ipc":
-        return "no CUDA pool is open on this server"
+        return _why_no_device(consumer, host, pool_gpu)
     if not settings.shm:
         return "switched off in the server's settings"
     if consumer is None or consumer.shm is None:
         return "needs consumer.shm, the proof that /dev/shm is shared (see GET /models)"
     if consumer.shm != host["shm"]:
         return "consumer.shm differs from this server's, so /dev/shm is not shared"
+    return None
+
+
+def _why_no_device(
+    consumer: WireConsumer | None, host: Mapping[str, Any], pool_gpu: str | None
+) -> str | None:
+    if pool_gpu is None:
+        return "no CUDA pool is open on this server"
+    if consumer is None:
+        return "needs consumer with shm, gpus and pidns (see GET /models)"
+    if consumer.shm != host["shm"] or consumer.pidns != host["pidns"]:
+        return "consumer differs from this server's, so memory cannot be shared"
+    if pool_gpu not in (consumer.gpus or ()):
+        return "the consumer does not see the GPU of this server's pool"
     return None
 
 
@@ -100,5 +121,5 @@ def check(request: PreprocessRequest, model: ServedModel, *, templates_allowed: 
         )
     if request.expanded is not False and request.input_ids is None:
         raise InvalidRequestError("Only input_ids can come expanded.", "expanded")
-    if not request.wait and not LEASED & set(request.transports):
+    if not request.wait and not {"shm", "ref"} & set(request.transports):
         raise InvalidRequestError("wait: false needs the shm or ref transport.", "wait")

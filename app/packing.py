@@ -9,7 +9,7 @@ from app.answer import Answer, AnswerItem
 from app.call import Call, Expanded, Planned
 from app.describe import in_prompt_order
 from app.execution import Outcome
-from app.leasing import Leasing
+from app.leasing import Leasing, Placed
 from app.media import Holdings
 from app.options import LEASED
 from app.store import FeatureStore, Had, Stored
@@ -48,8 +48,18 @@ class Packer:
         expanded: Expanded,
         outcomes: Sequence[Outcome],
         permit: Permit,
+        placed: Placed | None = None,
     ) -> Answer:
-        """Answer with features; takes over their pins and the permit."""
+        """Answer with features; takes over their pins and the permit.
+
+        Args:
+            call: The request.
+            planned: Its items.
+            expanded: Its prompt.
+            outcomes: What became of each item.
+            permit: Released when the answer is out.
+            placed: Where the features are on a device; unpinned by whoever placed them.
+        """
         had = [o if isinstance(o, Had) else None for o in outcomes]
         for report in (h.report for h in had if h is not None and h.report is not None):
             call.timings.add("decode", report.decode_ms)
@@ -59,7 +69,7 @@ class Packer:
         ]
         stored = [None if h is None else h.stored for h in had]
         answer = self._answer(call, planned, expanded, statuses, stored)
-        self._hold(call, answer, stored, permit.release)
+        self._hold(call, answer, stored, permit.release, placed)
         return answer
 
     def begun(
@@ -85,6 +95,7 @@ class Packer:
         answer: Answer,
         stored: Sequence[Stored | None],
         release: Callable[[], None],
+        placed: Placed | None = None,
     ) -> None:
         """Lease what the transport leases, and let go of pins when the answer is out."""
         revoke: Callable[[], None] | None = None
@@ -106,6 +117,7 @@ class Packer:
                     transport=call.choice.name,
                     owner=call.key_id,
                     base_url=call.base_url,
+                    placed=placed,
                 )
             except BaseException:
                 close(complete=False)

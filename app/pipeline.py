@@ -15,20 +15,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from app.admission import Permit
 from app.answer import Answer
 from app.call import Call, Expanded, Planned
 from app.catalog import Catalog
 from app.config import Settings
-from app.execution import Execution
+from app.devices import DeviceStore
+from app.execution import Execution, Outcome
 from app.items import collect
 from app.jobs import RenderJob
+from app.leasing import Placed
 from app.media import LoadedItem, MediaStage, Uploads
 from app.options import check, choose_transport, resolve_dtype
 from app.packing import Packer
 from app.planning import Planner
 from app.pool import WorkerPool
 from app.schemas import PreprocessRequest, WireIdsUpload
-from app.store import FeatureStore
+from app.store import FeatureStore, Had
 from app.timing import Timings
 from processors.errors import InvalidRequestError, PromptTooLongError
 from processors.positions import compute_positions
@@ -56,6 +59,7 @@ class Pipeline:
         planner: Planner,
         execution: Execution,
         packer: Packer,
+        devices: DeviceStore | None,
         executor: Executor,
     ) -> None:
         self._settings = settings
@@ -67,6 +71,7 @@ class Pipeline:
         self._planner = planner
         self._execution = execution
         self._packer = packer
+        self._devices = devices
         self._executor = executor
         self._background: set[asyncio.Task[None]] = set()
 
@@ -95,7 +100,12 @@ class Pipeline:
             request_id=request_id,
             model=model,
             collected=collect(request, max_items=limits.items),
-            choice=choose_transport(request, self._settings.transport, self._consumer),
+            choice=choose_transport(
+                request,
+                self._settings.transport,
+                self._consumer,
+                None if self._devices is None else self._devices.device_uuid,
+            ),
             dtype=resolve_dtype(request, model),
             deadline=received + budget_s,
             timings=Timings(received),
@@ -179,7 +189,8 @@ class Pipeline:
             expanded = await self._expand(call, planned, source)
             if call.choice.name == "none":
                 return self._packer.planned(call, planned, expanded)
-            if not call.request.wait and all(item.plan.exact for item in planned):
+            begins = not call.request.wait and call.choice.name in ("shm", "ref")
+            if begins and all(item.plan.exact for item in planned):
                 return await self._begin(call, planned, expanded)
             permit = await self._execution.admit(call, planned)
             try:
@@ -189,9 +200,38 @@ class Pipeline:
                 permit.release()
                 raise
             if not again:
-                return self._packer.executed(call, planned, expanded, outcomes, permit)
+                return await self._pack(call, planned, expanded, outcomes, permit)
             permit.release()
         raise InvalidRequestError("A video decodes differently each time it is read.")
+
+    async def _pack(
+        self,
+        call: Call,
+        planned: Sequence[Planned],
+        expanded: Expanded,
+        outcomes: Sequence[Outcome],
+        permit: Permit,
+    ) -> Answer:
+        """Answer with features, on the device where that was asked for."""
+        if call.choice.name != "cuda_ipc" or self._devices is None:
+            return self._packer.executed(call, planned, expanded, outcomes, permit)
+        pool = self._devices.pool
+        stored = [outcome.stored for outcome in outcomes if isinstance(outcome, Had)]
+        try:
+            regions = await self._devices.place([(s, self._store.view(s)) for s in stored])
+        except BaseException:
+            for each in stored:
+                self._store.arena.unpin(each.region)
+            permit.release()
+            raise
+        try:
+            by_key = dict(zip((s.key for s in stored), regions, strict=True))
+            placed = Placed(by_key, pool.location)
+            return self._packer.executed(call, planned, expanded, outcomes, permit, placed)
+        finally:
+            # The lease holds them now.
+            for region in regions:
+                pool.unpin(region)
 
     async def _begin(self, call: Call, planned: Sequence[Planned], expanded: Expanded) -> Answer:
         """Answer while the features are being made; the permit is held until they are."""

@@ -24,7 +24,7 @@ def describe(house: House) -> dict[str, Any]:
         "instance": house.instance,
         "consumer": dict(house.consumer),
         "segments": [{"name": n, "nbytes": b} for n, b in house.store.arena.segments],
-        "pools": [],
+        "pools": [] if house.devices is None else [house.devices.describe()],
     }
 
 

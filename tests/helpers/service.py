@@ -71,7 +71,10 @@ def shm_files() -> set[str]:
 
 @contextmanager
 def running(
-    models: Sequence[str] = (), env: Mapping[str, str] | None = None, args: Sequence[str] = ()
+    models: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+    command: Sequence[str] = ("app", "serve"),
 ) -> Iterator[Service]:
     """Start a service and wait until it is ready; kill it at the end if it still runs."""
     settings = {
@@ -83,7 +86,7 @@ def running(
     }
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("MMPREP_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "app", "serve", *models, *args],
+        [sys.executable, "-m", *command, *models, *args],
         env={**inherited, **settings},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
