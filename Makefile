@@ -39,7 +39,7 @@ load: install  ## two hundred 12-megapixel pictures at once
 	$(BIN)/python -m pytest -m slow --timeout 1800 -s -k load tests/fault
 
 chaos-store: install  ## ten thousand requests with workers and consumers killed at random
-	$(BIN)/python -m pytest -m slow --timeout 1800 tests/fault/test_arena_chaos.py
+	$(BIN)/python -m pytest -m slow --timeout 1800 -s tests/fault/test_arena_chaos.py tests/fault/test_service_chaos.py
 
 image: install  ## the image's own commands in a clean folder, as another user
 	$(BIN)/python -m pytest -m slow --timeout 1800 tests/unit/test_deploy_image.py

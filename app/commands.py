@@ -88,7 +88,12 @@ def serve(settings: Settings, arguments: argparse.Namespace) -> int:
     server.on_started = lambda: _greet(app.state.house, host, port)
     # What stops the start is told once, in one line, not as a traceback of the server's.
     logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
-    server.run(sockets)
+    try:
+        server.run(sockets)
+    except SystemExit as error:
+        # uvicorn leaves this way when the application did not start.
+        if app.state.start_error is None:
+            raise CommandError("could not start; the reason stands above") from error
     if app.state.start_error is not None:
         raise CommandError(str(app.state.start_error))
     if not server.started:

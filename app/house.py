@@ -151,9 +151,7 @@ async def open_house(
         records = Records(MAX_RECORDS, MAX_RECORDS)
         holdings = Holdings(settings.store.bytes_by_hash_s)
         stack.callback(holdings.expire, all_of_them=True)
-        budget = Work(
-            settings.admission.pixels, min(settings.admission.planned_bytes, nbytes * 3 // 4)
-        )
+        budget = Work(settings.admission.pixels, min(settings.admission.planned_bytes, nbytes))
         admission = Admission(settings.admission.requests, budget)
         device_store = await _open_devices(stack, settings, instance, devices, executor)
         pools = [] if device_store is None else [device_store.pool]
