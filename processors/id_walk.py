@@ -5,7 +5,7 @@ Every id that is no placeholder stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -21,12 +21,28 @@ Range = tuple[int, int]
 """Half-open."""
 
 
-class FoundPlaceholder(NamedTuple):
-    """A placeholder among ids."""
+class FoundPlaceholders(NamedTuple):
+    """Placeholders among ids, ascending and disjoint."""
 
-    start: int
-    stop: int
-    group: Group
+    starts: np.ndarray
+    stops: np.ndarray
+    numbers: np.ndarray
+    """Of each placeholder's group, in `groups`."""
+    groups: tuple[Group, ...]
+
+    def span(self, place: int) -> Range:
+        """Return where the n-th placeholder stands."""
+        return int(self.starts[place]), int(self.stops[place])
+
+    def group(self, place: int) -> Group:
+        """Return the group of the n-th placeholder."""
+        return self.groups[int(self.numbers[place])]
+
+    def find(self, start: int) -> int | None:
+        """Return which placeholder begins at a position, None if none does."""
+        place = int(np.searchsorted(self.starts, start))
+        is_there = place < len(self.starts) and int(self.starts[place]) == start
+        return place if is_there else None
 
 
 class ItemIds(NamedTuple):
@@ -58,6 +74,7 @@ class IdWalk:
 
     Args:
         ids: int32 of shape (L,).
+        placeholders: Of the ids.
         items: The request's items.
         item_ids: Returns what an item's placeholder becomes, at the start of a prompt or inside.
         expanded: Whether the runs are there already; `auto`: what equals the item's whole
@@ -67,6 +84,7 @@ class IdWalk:
     """
 
     ids: Ids
+    placeholders: FoundPlaceholders
     items: WaitingItems
     item_ids: Callable[[WaitingItem, bool], ItemIds]
     expanded: Expansion
@@ -80,38 +98,31 @@ class IdWalk:
     _written: int = 0
     """Ids in the chunks."""
 
-    def expand(self, placeholders: Sequence[FoundPlaceholder]) -> tuple[Ids, list[ItemPlacement]]:
-        """Return the ids with every placeholder expanded.
-
-        Args:
-            placeholders: Ascending and disjoint.
-        """
-        for found in placeholders:
-            self._expand_one(found)
+    def expand(self) -> tuple[Ids, list[ItemPlacement]]:
+        """Return the ids with every placeholder expanded."""
+        for place in range(len(self.placeholders.starts)):
+            self._expand_one(place)
         return self._finish()
 
-    def match(
-        self, placeholders: Sequence[FoundPlaceholder], heads: Iterable[int]
-    ) -> tuple[Ids, list[ItemPlacement]]:
+    def match(self, heads: Iterable[int]) -> tuple[Ids, list[ItemPlacement]]:
         """Return the ids with the runs that stand there found, and the rest expanded.
 
         Args:
-            placeholders: Ascending and disjoint.
-            heads: Ids of rows: where one stands, so must an item.
+            heads: Ids of rows and placeholders: where one stands, so must an item.
         """
-        single = {found.start: found for found in placeholders}
         is_head = np.isin(self.ids, list(heads))
-        is_head[list(single)] = True
+        is_head[self.placeholders.starts] = True
         candidates = np.flatnonzero(is_head)
         while (place := int(np.searchsorted(candidates, self._read))) < len(candidates):
             start = int(candidates[place])
             run = self._find_run(start)
+            single = self.placeholders.find(start)
             if run is not None:
                 self._keep_run(run)
-            elif self.expanded == "auto" and start in single:
-                self._expand_one(single[start])
+            elif self.expanded == "auto" and single is not None:
+                self._expand_one(single)
             elif self.lenient and not self.items.upcoming():
-                self._drop(candidates[place:], single)
+                self._drop(candidates[place:])
             else:
                 raise PlaceholderMismatchError(
                     f"What stands at position {start} is neither the whole run of the next item "
@@ -120,12 +131,13 @@ class IdWalk:
                 )
         return self._finish()
 
-    def _expand_one(self, found: FoundPlaceholder) -> None:
-        self._copy(found.start)
-        self._read = found.stop
-        taken = self.items.take(found.group)
+    def _expand_one(self, place: int) -> None:
+        start, stop = self.placeholders.span(place)
+        self._copy(start)
+        self._read = stop
+        taken = self.items.take(self.placeholders.group(place))
         if taken is not None:
-            made = self.item_ids(taken, found.start == 0)
+            made = self.item_ids(taken, start == 0)
             self._place(made, self._written, (0, len(made.whole)))
             self._write(made.whole)
 
@@ -154,12 +166,13 @@ class IdWalk:
         self._copy(end if has_after else run.stop)
         self.items.take(run.group)
 
-    def _drop(self, places: np.ndarray, single: Mapping[int, FoundPlaceholder]) -> None:
+    def _drop(self, places: np.ndarray) -> None:
         """Leave out rows and placeholders that no item is left for."""
-        for place in places.tolist():
-            if place >= self._read:
-                self._copy(place)
-                self._read = single[place].stop if place in single else place + 1
+        for start in places.tolist():
+            if start >= self._read:
+                single = self.placeholders.find(start)
+                self._copy(start)
+                self._read = start + 1 if single is None else self.placeholders.span(single)[1]
         self.warnings.append(
             ("surplus_dropped", "The prompt held media tokens that no item was left for.")
         )

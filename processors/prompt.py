@@ -64,8 +64,9 @@ class PromptEncoder:
                 for _, _, group in self._finder.in_text(text) if is_trusted else ():
                     counts[group[0]] += 1
         else:
-            for found in self._finder.in_ids(source):
-                counts[found.group[0]] += 1
+            found = self._finder.in_ids(source)
+            for number, group in enumerate(found.groups):
+                counts[group[0]] = int(np.count_nonzero(found.numbers == number))
         return counts
 
     def check_counts(self, source: RenderedPrompt | Ids, items: Mapping[Modality, int]) -> None:
@@ -165,12 +166,9 @@ class PromptEncoder:
                 made[key] = self._item_ids(item, at_start=at_start, max_tokens=max_tokens)
             return made[key]
 
-        walk = IdWalk(ids, items, item_ids, expanded, lenient, max_tokens)
-        placeholders = [] if expanded is True else self._finder.in_ids(ids)
-        if expanded is False:
-            grown, placements = walk.expand(placeholders)
-        else:
-            grown, placements = walk.match(placeholders, self._heads(plans))
+        found = self._finder.in_ids(ids)
+        walk = IdWalk(ids, found, items, item_ids, expanded, lenient, max_tokens)
+        grown, placements = walk.expand() if expanded is False else walk.match(self._heads(plans))
         warnings = (*walk.warnings, *items.check(lenient=lenient))
         return _finished(grown, placements, plans, warnings, "input_ids")
 
@@ -304,8 +302,7 @@ def _finished(
     """
     is_stray = np.isin(ids, list(_row_ids(plans)))
     for placement in placements:
-        if placement.span is not None:
-            is_stray[slice(*placement.span)] = False
+        is_stray[slice(*(placement.span or (0, 0)))] = False
     if strays := int(np.count_nonzero(is_stray)):
         raise PlaceholderMismatchError(
             f"The prompt holds {strays} token(s) that stand for features and belong to no item; "

@@ -7,21 +7,24 @@ once; a token that fails is always written out in full.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain, product
+from typing import TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from processors.errors import InvalidRequestError
+from processors.memo import Memo
+
+T = TypeVar("T")
 
 Ids = np.ndarray
 """int32 of shape (L,)."""
 
-MAX_REMEMBERED = 4096
-"""Texts whose ids are remembered, of replacements and of spelled-out tokens each."""
 MAX_REMEMBERED_CHARS = 4096
+"""Longer texts are tokenized anew each time."""
 
 _NEIGHBOURS = ("", "a", " ", "\n", "é.")
 _REPEATS = (2, 3, 6)
@@ -62,9 +65,9 @@ class TextTokenizer:
         self._media_ids = frozenset(media_ids)
         self._added = self._tokenizer.get_added_tokens_decoder()
         self._anchor = self._find_anchor()
-        self._collapsible: dict[str, bool] = {}
-        self._inside: dict[str, Tokens] = {}
-        self._spelled: dict[str, Ids] = {}
+        self._collapsible: Memo[bool] = Memo()
+        self._inside: Memo[Tokens] = Memo()
+        self._spelled: Memo[Ids] = Memo()
 
     def token_id(self, text: str) -> int | None:
         """Return the id of a text that is one token of the vocabulary."""
@@ -97,22 +100,11 @@ class TextTokenizer:
 
     def encode_inside(self, text: str) -> Tokens:
         """Return the tokens of a text as it stands behind a token that keeps apart."""
-        found = self._inside.get(text)
-        if found is None:
-            found = self._cut_anchor(text)
-            if len(text) <= MAX_REMEMBERED_CHARS and len(self._inside) < MAX_REMEMBERED:
-                self._inside[text] = found
-        return found
+        return _remember(self._inside, text, self._cut_anchor)
 
     def is_collapsible(self, text: str) -> bool:
         """Return whether a text is one token of which a run may be collapsed to one."""
-        found = self._collapsible.get(text)
-        if found is None:
-            token_id = self.token_id(text)
-            found = token_id in self._added and self._keeps_apart(text, token_id)
-            if len(self._collapsible) < MAX_REMEMBERED:
-                self._collapsible[text] = found
-        return found
+        return _remember(self._collapsible, text, self._keeps_apart)
 
     def spell(self, text: str) -> Ids:
         """Return ids of a text that holds a media token, with no media token among them.
@@ -120,12 +112,7 @@ class TextTokenizer:
         Raises:
             InvalidRequestError: If the vocabulary has no other spelling.
         """
-        found = self._spelled.get(text)
-        if found is None:
-            found = self._spell(text)
-            if len(text) <= MAX_REMEMBERED_CHARS and len(self._spelled) < MAX_REMEMBERED:
-                self._spelled[text] = found
-        return found
+        return _remember(self._spelled, text, self._spell)
 
     def _spell(self, text: str) -> Ids:
         """Cut a text where its parts, by themselves, hold no media token."""
@@ -143,23 +130,25 @@ class TextTokenizer:
         width = len(self._anchor)
         return Tokens(tokens.ids[1:], tokens.starts[1:] - width, tokens.stops[1:] - width)
 
-    def _keeps_apart(self, text: str, token_id: int) -> bool:
+    def _keeps_apart(self, text: str) -> bool:
+        token_id = self.token_id(text)
+        if token_id not in self._added:
+            return False
         for left, right in product(_NEIGHBOURS, repeat=2):
             short = self.encode(left + text + right).ids
-            own = short == token_id
-            if np.count_nonzero(own) != 1:
-                return False
             for times in _REPEATS:
                 whole = self.encode(left + text * times + right).ids
-                if not np.array_equal(whole, np.repeat(short, np.where(own, times, 1))):
+                if not np.array_equal(
+                    whole, np.repeat(short, np.where(short == token_id, times, 1))
+                ):
                     return False
         return True
 
     def _find_anchor(self) -> str | None:
         """Return an added token that takes nothing of what stands beside it."""
-        for token in self._added.values():
+        for token_id, token in self._added.items():
             is_plain = not (token.lstrip or token.rstrip or token.single_word or token.normalized)
-            if is_plain and token.content and self.encode(token.content + "a").ids[1:].size:
+            if is_plain and self.encode(f"{token.content}a").ids[0] == token_id:
                 return str(token.content)
         return None
 
@@ -171,3 +160,10 @@ class TextTokenizer:
         if not own:
             return ids, ids[:0]
         return ids[: own[0]], ids[own[-1] + 1 :]
+
+
+def _remember(memo: Memo[T], text: str, compute: Callable[[str], T]) -> T:
+    """Return what is computed of a text, remembered unless the text is long."""
+    if len(text) > MAX_REMEMBERED_CHARS:
+        return compute(text)
+    return memo.get(text, lambda: compute(text))
