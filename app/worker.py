@@ -55,6 +55,8 @@ from transport.arena import SegmentMap
 if TYPE_CHECKING:
     import torch
 
+NICENESS = 5
+"""Of workers: the event loop, which is short of nothing but promptness, goes first."""
 BACKGROUND_NICENESS = 10
 SWITCH_INTERVAL_S = 0.001
 """How long a lane may hold the interpreter while another waits for it."""
@@ -255,6 +257,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     give_up_privileges()
+    os.nice(NICENESS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     channels = [BlockingChannel(*pair) for pair in zip(fds[::2], fds[1::2], strict=True)]
     start: WorkerStart = channels[0].receive()  # type: ignore[assignment]  # always sent first
