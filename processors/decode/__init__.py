@@ -11,23 +11,19 @@ import numpy as np
 
 from processors.decode.animation import decode_animation, probe_animation
 from processors.decode.audio import decode_audio_of, probe_audio
-from processors.decode.image import decode_image as decode_image
-from processors.decode.image import probe_image
-from processors.decode.sniff import Buffer, Container, sniff
-from processors.decode.video import DecodedVideo as DecodedVideo
+from processors.decode.frames import DecodedVideo as DecodedVideo
+from processors.decode.image import decode_still, probe_image
+from processors.decode.sniff import Buffer, Container, Picture, sniff
 from processors.decode.video import decode_frames_of, probe_video
 from processors.errors import MediaDecodeError, UnsupportedMediaTypeError
 from processors.types import DecodeLimits, MediaInfo, MediaOptions, Modality
-
-MAX_PREFIX_BYTES = 1 << 20
-"""Of an image by URL, what a plan reads at most."""
 
 
 def probe(data: Buffer, *, limits: DecodeLimits, prefer: Modality | None = None) -> MediaInfo:
     """Read a medium's header.
 
     Args:
-        data: The encoded bytes, whole.
+        data: The encoded bytes; of a picture its beginning may do.
         limits: Claims beyond them are refused.
         prefer: What it was sent as: decides for what could be either, as an animated GIF or the
             audio track of a video.
@@ -38,25 +34,24 @@ def probe(data: Buffer, *, limits: DecodeLimits, prefer: Modality | None = None)
         MediaTooLargeError: If they claim more than the limits allow.
     """
     kind = sniff(data)
-    if not isinstance(kind, Container):
-        if prefer is Modality.VIDEO and kind == "image":
-            return probe_animation(data, limits)
-        return probe_image(data, limits, heif=kind == "heif")
-    if prefer is not Modality.AUDIO:
-        video = probe_video(data, kind, limits)
-        if video is not None:
-            return video
-    audio = probe_audio(data, kind, limits)
-    if audio is not None:
-        return audio
-    video = probe_video(data, kind, limits) if prefer is Modality.AUDIO else None
-    if video is None:
+    if isinstance(kind, Picture):
+        if prefer is Modality.VIDEO:
+            return probe_animation(data, kind, limits)
+        return probe_image(data, kind, limits)
+    first, second = probe_video, probe_audio
+    if prefer is Modality.AUDIO:
+        first, second = second, first
+    info = first(data, kind, limits) or second(data, kind, limits)
+    if info is None:
         raise MediaDecodeError("The container holds neither video nor audio.")
-    return video
+    return info
 
 
 def probe_prefix(data: Buffer, *, limits: DecodeLimits) -> MediaInfo | None:
     """Read an image's header from the first bytes of its file; None where more are needed.
+
+    What stands behind the pixels is not seen: how many pictures an animation has, and the
+    orientation of the rare PNG that tells it last.
 
     Raises:
         UnsupportedMediaTypeError: If they are known and not served.
@@ -64,9 +59,7 @@ def probe_prefix(data: Buffer, *, limits: DecodeLimits) -> MediaInfo | None:
     """
     try:
         kind = sniff(data)
-        if isinstance(kind, Container):
-            return None
-        return probe_image(data, limits, heif=kind == "heif")
+        return probe_image(data, kind, limits) if isinstance(kind, Picture) else None
     except MediaDecodeError:
         return None
 
@@ -83,6 +76,24 @@ def check_modality(info: MediaInfo, modality: Modality) -> None:
         )
 
 
+def decode_image(data: Buffer, *, options: MediaOptions, limits: DecodeLimits) -> np.ndarray:
+    """Decode an image as it is meant to be seen; of an animated one the first picture.
+
+    Returns:
+        uint8 of shape (H, W, 3), or (H, W, 4) where alpha is to be kept and there is some;
+        contiguous, writable and the caller's own.
+
+    Raises:
+        MediaDecodeError: If the bytes are no image, cut or corrupt.
+        UnsupportedMediaTypeError: If they are known and not served, or no picture.
+        MediaTooLargeError: If it has more pixels than the limit.
+    """
+    kind = sniff(data)
+    if not isinstance(kind, Picture):
+        raise UnsupportedMediaTypeError("The bytes are video or audio; here an image is expected.")
+    return decode_still(data, kind, options, limits)
+
+
 def decode_frames(
     data: Buffer, frame_indices: Sequence[int], *, options: MediaOptions, limits: DecodeLimits
 ) -> DecodedVideo:
@@ -90,13 +101,14 @@ def decode_frames(
 
     Raises:
         MediaDecodeError: If none of them decodes.
-        UnsupportedMediaTypeError: If the bytes are known and not served.
+        UnsupportedMediaTypeError: If the bytes are known and not served, or hold nothing that
+            moves.
         MediaTooLargeError: If they have more pixels or frames than the limits.
     """
     kind = sniff(data)
     if isinstance(kind, Container):
         return decode_frames_of(data, kind, frame_indices, limits)
-    return decode_animation(data, frame_indices, options, limits)
+    return decode_animation(data, kind, frame_indices, options, limits)
 
 
 def decode_audio(
@@ -105,8 +117,8 @@ def decode_audio(
     """Decode an audio clip, or a video's audio track, to mono float32 of shape (S,).
 
     Raises:
-        MediaDecodeError: If there is none, or none of it decodes.
-        UnsupportedMediaTypeError: If the bytes are known and not served.
+        MediaDecodeError: If none of it decodes.
+        UnsupportedMediaTypeError: If the bytes are known and not served, or hold no audio.
         MediaTooLargeError: If it lasts longer than the limit.
     """
     kind = sniff(data)

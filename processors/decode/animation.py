@@ -1,70 +1,99 @@
-"""Animated pictures (GIF, WebP, APNG) read as videos."""
+"""Animated pictures (GIF, WebP, APNG, AVIF) read as videos."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from processors.decode.image import open_image, probe_image, writable
-from processors.decode.pixels import to_rgb
-from processors.decode.sniff import Buffer
-from processors.decode.video import DecodedVideo
-from processors.errors import MediaDecodeError, MediaTooLargeError
+from processors.decode.clock import Clock
+from processors.decode.frames import DecodedVideo, FrameBuffer
+from processors.decode.image import OpenedImage, load, open_image, probe_image
+from processors.decode.pixels import Alpha, fill
+from processors.decode.sniff import Buffer, Picture
+from processors.decode.structure import DEFAULT_FRAME_S
+from processors.errors import MediaDecodeError, UnsupportedMediaTypeError
 from processors.types import DecodeLimits, MediaInfo, MediaOptions, Modality
 
-_DEFAULT_MS = 100.0
-"""How long a picture is shown whose file does not say, as browsers do."""
+_ANIMATED = frozenset({"GIF", "WEBP", "PNG", "AVIF"})
 
 
-def probe_animation(data: Buffer, limits: DecodeLimits) -> MediaInfo:
-    """Read an animated picture as a video; a still one is a video of one frame.
+def probe_animation(data: Buffer, picture: Picture, limits: DecodeLimits) -> MediaInfo:
+    """Read an animated picture as a video, or a still one as the image that it is.
 
     Raises:
         MediaDecodeError: If it is cut or corrupt.
-        MediaTooLargeError: If it has more pixels or frames than the limits.
+        UnsupportedMediaTypeError: If its samples have no defined range.
+        MediaTooLargeError: If it has more pixels than the limit.
     """
-    info = probe_image(data, limits)
-    total_ms = 0.0
-    with open_image(data, limits) as image:
-        count = int(getattr(image, "n_frames", 1))
-        if count > 100_000:
-            raise MediaTooLargeError("The animation has too many frames.")
-        total_ms = (image.info.get("duration") or _DEFAULT_MS) * count
+    info = probe_image(data, picture, limits)
+    if not _can_move(picture, info.num_frames or 1):
+        return info
+    with open_image(data, picture, limits) as opened:
+        durations_s = _durations_s(opened)
+    seconds = sum(durations_s)
     return replace(
         info,
         kind=Modality.VIDEO,
-        num_frames=count,
-        fps=1000.0 * count / total_ms,
-        seconds=total_ms / 1000.0,
+        fps=len(durations_s) / seconds,
+        seconds=seconds,
         orientation=None,
         exact=False,
     )
 
 
 def decode_animation(
-    data: Buffer, frame_indices: Sequence[int], options: MediaOptions, limits: DecodeLimits
+    data: Buffer,
+    picture: Picture,
+    frame_indices: Sequence[int],
+    options: MediaOptions,
+    limits: DecodeLimits,
 ) -> DecodedVideo:
-    """Decode pictures of an animation by index.
+    """Decode pictures of an animation by index, ascending; alpha on white unless it is dropped.
 
     Raises:
         MediaDecodeError: If none of them decodes.
-        MediaTooLargeError: If they have more pixels than the limit.
+        UnsupportedMediaTypeError: If the picture is not animated.
+        MediaTooLargeError: If they have more pixels or frames than the limits.
     """
-    frames: list[np.ndarray] = []
-    with open_image(data, limits) as image:
-        total = image.width * image.height * len(frame_indices)
-        if total > limits.max_pixels or len(frame_indices) > limits.max_frames:
-            raise MediaTooLargeError(
-                f"The frames hold {total} pixels; at most {limits.max_pixels} are decoded."
-            )
-        count = int(getattr(image, "n_frames", 1))
-        there = tuple(index for index in frame_indices if index < count)
-        for index in there:
-            image.seek(index)
-            frames.append(writable(to_rgb(image, options.alpha or "white"))[..., :3])
-    if not frames:
-        raise MediaDecodeError("None of the animation's frames decodes.")
-    missing = len(frame_indices) - len(there)
-    return DecodedVideo(np.stack(frames), there, tuple(float(i) for i in there), missing)
+    clock = Clock(limits.max_decode_s)
+    with open_image(data, picture, limits) as opened:
+        if not _can_move(picture, opened.num_frames):
+            raise UnsupportedMediaTypeError("The bytes are a still picture, not an animation.")
+        width, height = opened.shown_size
+        buffer = FrameBuffer(frame_indices, limits)
+        buffer.allocate(width, height)
+        alpha: Alpha = "drop" if options.alpha == "drop" else "white"
+        starts_s = (0.0, *itertools.accumulate(_durations_s(opened)))
+        for index in range(min(opened.num_frames, max(frame_indices, default=-1) + 1)):
+            clock.check()
+            place = buffer.place_of(index)
+            if not _show(opened, index, is_wanted=place is not None):
+                break
+            if place is not None:
+                fill(place, opened.image, alpha, opened.turn)
+                buffer.took(index, starts_s[index])
+    return buffer.finish()
+
+
+def _show(opened: OpenedImage, index: int, *, is_wanted: bool) -> bool:
+    """Bring an animation to a picture; False where it ends or breaks before it."""
+    try:
+        opened.image.seek(index)
+        if is_wanted:
+            load(opened)
+    except (EOFError, OSError, SyntaxError, ValueError, MediaDecodeError):
+        # What came before it is whole.
+        return False
+    return True
+
+
+def _can_move(picture: Picture, num_frames: int) -> bool:
+    return picture.plugin == "GIF" or (picture.plugin in _ANIMATED and num_frames > 1)
+
+
+def _durations_s(opened: OpenedImage) -> Sequence[float]:
+    told = opened.structure.durations_s
+    if told is not None and len(told) == opened.num_frames:
+        return told
+    return [DEFAULT_FRAME_S] * opened.num_frames

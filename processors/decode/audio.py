@@ -1,19 +1,27 @@
-"""Audio clips: mixed to mono, then resampled, bounded while they decode."""
+"""Audio clips: mixed to mono, then resampled, packet by packet and bounded on the way."""
 
 from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
 
 import av
 import av.error
 import numpy as np
 import soxr
 
-from processors.decode.container import AvObject, Clock, open_container
+from processors.decode.clock import Clock
+from processors.decode.container import AvObject, audio_stream, decoded, open_container, packets
 from processors.decode.sniff import Buffer, Container
-from processors.errors import MediaDecodeError, MediaTooLargeError
+from processors.errors import MediaDecodeError, MediaTooLargeError, UnsupportedMediaTypeError
 from processors.types import DecodeLimits, MediaInfo, MediaOptions, Modality
 
-_PLAIN = frozenset({"wav", "aiff", "au"})
-"""Containers whose length is that of their bytes."""
+MIN_RATE_HZ, MAX_RATE_HZ = 1000, 768_000
+RESAMPLER_QUALITY = "HQ"
+_COUNTED_CODECS = frozenset({"opus", "aac", "mp3float", "mp3"})
+"""Codecs that begin with samples nobody is to hear, so that headers tell too long a time."""
+_COUNT_UP_TO_S = 1800.0
+"""Of longer clips the packets are not counted for a few milliseconds' sake."""
 
 
 def probe_audio(data: Buffer, kind: Container, limits: DecodeLimits) -> MediaInfo | None:
@@ -21,23 +29,25 @@ def probe_audio(data: Buffer, kind: Container, limits: DecodeLimits) -> MediaInf
 
     Raises:
         MediaDecodeError: If the container cannot be read, or tells no rate.
+        UnsupportedMediaTypeError: If its codec is not served.
     """
     clock = Clock(limits.max_decode_s)
-    with open_container(data, kind) as container:
-        if not container.streams.audio:
+    with open_container(data, kind, limits) as container:
+        stream = audio_stream(container)
+        if stream is None:
             return None
-        stream = container.streams.best("audio") or container.streams.audio[0]
-        if not stream.rate:
-            raise MediaDecodeError("The audio track tells no sample rate.")
+        rate = _checked_rate(stream.rate)
+        nbytes = memoryview(data).nbytes
+        seconds = _seconds(container, stream, kind, clock)
         return MediaInfo(
             kind=Modality.AUDIO,
             mime=kind.audio_mime,
-            nbytes=memoryview(data).nbytes,
-            seconds=_seconds(container, stream, clock),
-            sample_rate=stream.rate,
+            nbytes=nbytes,
+            seconds=seconds,
+            sample_rate=rate,
             channels=stream.channels,
             has_audio=True,
-            exact=kind.demuxer in _PLAIN,
+            exact=_is_exact(stream, seconds, nbytes),
         )
 
 
@@ -50,78 +60,164 @@ def decode_audio_of(
 ) -> np.ndarray:
     """Decode the best audio track to mono.
 
-    Channels are averaged before resampling: a third of the work on stereo, equal up to 1e-7.
+    Channels are averaged before resampling: a third of the work on stereo, equal up to 1e-7. What
+    is held is what is asked for, at the rate that is asked for.
 
     Returns:
         float32 of shape (S,), contiguous, nominally in [-1, 1].
 
     Raises:
-        MediaDecodeError: If there is no audio, or none of it decodes.
+        MediaDecodeError: If none of it decodes, or it holds what is no number.
+        UnsupportedMediaTypeError: If there is no audio, or its codec is not served.
         MediaTooLargeError: If it lasts longer than the limit; told while decoding.
     """
     clock = Clock(limits.max_decode_s)
-    start_s = options.start_s or 0.0
-    with open_container(data, kind) as container:
-        if not container.streams.audio:
-            raise MediaDecodeError("The medium holds no audio.")
-        stream = container.streams.best("audio") or container.streams.audio[0]
-        rate = int(stream.rate or 0)
-        if not rate:
-            raise MediaDecodeError("The audio track tells no sample rate.")
-        most = round((start_s + limits.max_audio_s) * rate)
-        end = None if options.end_s is None else round(options.end_s * rate)
-        mono = _decode_mono(container, stream, most, end, clock)
-    mono = mono[round(start_s * rate) : end]
-    if not mono.size:
-        raise MediaDecodeError("None of the audio decodes, or none lies between start and end.")
-    if rate == sample_rate_hz:
-        return mono
-    resampled = soxr.resample(mono, rate, sample_rate_hz, quality="HQ")
-    if not resampled.size:
-        raise MediaDecodeError("The audio is shorter than one sample at the model's rate.")
-    return np.ascontiguousarray(resampled, dtype=np.float32)
+    with open_container(data, kind, limits) as container:
+        stream = audio_stream(container)
+        if stream is None:
+            raise UnsupportedMediaTypeError("The medium holds no audio.")
+        sound = _Sound(sample_rate_hz, options, limits)
+        for mono, rate in _mono(container, stream, clock):
+            if not sound.take(mono, rate):
+                break
+    return sound.finish()
 
 
-def _decode_mono(
-    container: AvObject,
-    stream: AvObject,
-    most: int,
-    end: int | None,
-    clock: Clock,
-) -> np.ndarray:
-    chunks: list[np.ndarray] = []
-    count = 0
-    resampler = av.AudioResampler(format="fltp")
-    demuxed = container.demux(stream)
-    while end is None or count < end:
-        clock.check()
-        try:
-            packet = next(demuxed)
-            frames = packet.decode()
-        except (StopIteration, av.error.EOFError):
-            break
-        except av.error.InvalidDataError:
-            continue
-        for frame in frames:
+class _Sound:
+    """Takes mono samples as they are decoded; keeps the part that is asked for, resampled."""
+
+    def __init__(self, sample_rate_hz: int, options: MediaOptions, limits: DecodeLimits) -> None:
+        self._target_hz = sample_rate_hz
+        self._options = options
+        self._max_audio_s = limits.max_audio_s
+        self._rate_hz = 0
+        self._position = 0
+        self._resampler: soxr.ResampleStream | None = None
+        self._chunks: list[np.ndarray] = []
+
+    def take(self, mono: np.ndarray, rate_hz: int) -> bool:
+        """Take the next samples; False where no more are needed.
+
+        Raises:
+            MediaTooLargeError: If they are more than the limit.
+            MediaDecodeError: If the rate is none, or changes on the way.
+        """
+        if not self._rate_hz:
+            self._start(_checked_rate(rate_hz))
+        if rate_hz != self._rate_hz:
+            raise MediaDecodeError("The sample rate changes within the clip.")
+        begin = self._position
+        self._position += mono.size
+        part = mono[max(self._first - begin, 0) : max(self._stop - begin, 0)]
+        if self._position - self._first > self._most and part.size:
+            raise MediaTooLargeError(
+                f"The audio is longer than the limit of {self._max_audio_s:g} s."
+            )
+        self._keep(part, last=False)
+        return self._position < self._stop
+
+    def finish(self) -> np.ndarray:
+        """Return all that was kept.
+
+        Raises:
+            MediaDecodeError: If it is nothing, or holds what is no number.
+        """
+        if self._rate_hz:
+            self._keep(np.zeros(0, np.float32), last=True)
+        sound = np.concatenate(self._chunks) if self._chunks else np.zeros(0, np.float32)
+        if not sound.size:
+            raise MediaDecodeError(
+                "None of the audio decodes, or less than a sample of it lies between start and end."
+            )
+        if not np.isfinite(sound).all():
+            raise MediaDecodeError("The audio holds samples that are no numbers.")
+        return sound
+
+    def _start(self, rate_hz: int) -> None:
+        self._rate_hz = rate_hz
+        self._first = round((self._options.start_s or 0.0) * rate_hz)
+        end_s = self._options.end_s
+        self._stop = 1 << 62 if end_s is None else round(end_s * rate_hz)
+        self._most = min(round(self._max_audio_s * rate_hz), 1 << 62)
+        if rate_hz != self._target_hz:
+            self._resampler = soxr.ResampleStream(
+                rate_hz, self._target_hz, 1, dtype="float32", quality=RESAMPLER_QUALITY
+            )
+
+    def _keep(self, part: np.ndarray, *, last: bool) -> None:
+        if self._resampler is not None and (part.size or last):
+            part = self._resampler.resample_chunk(np.ascontiguousarray(part), last=last)
+        if part.size:
+            self._chunks.append(part)
+
+
+def _mono(container: AvObject, stream: AvObject, clock: Clock) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield a track's samples, its channels averaged, and their rate."""
+    resampler: AvObject = None
+    form: tuple[str, str] | None = None
+    for packet in packets(container, stream, clock):
+        for frame in decoded(packet):
+            if (frame.format.name, frame.layout.name) != form:
+                form = (frame.format.name, frame.layout.name)
+                resampler = av.AudioResampler(format="fltp")
             for planar in resampler.resample(frame):
                 samples = planar.to_ndarray()
-                count += samples.shape[-1]
-                if count > most:
-                    raise MediaTooLargeError(
-                        f"The audio is longer than the limit of {most / stream.rate:g} s."
-                    )
-                chunks.append(samples.mean(axis=0, dtype=np.float32))
-    return np.concatenate(chunks) if chunks else np.zeros(0, dtype=np.float32)
+                mono = samples[0] if len(samples) == 1 else samples.mean(axis=0, dtype=np.float32)
+                yield mono, frame.sample_rate
 
 
-def _seconds(container: AvObject, stream: AvObject, clock: Clock) -> float | None:
+def _checked_rate(rate_hz: int | None) -> int:
+    if not rate_hz or not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
+        raise MediaDecodeError(
+            f"The audio's sample rate is missing or not within {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz."
+        )
+    return int(rate_hz)
+
+
+def _is_exact(stream: AvObject, seconds: float | None, nbytes: int) -> bool:
+    """Return whether the bytes of plain samples are as many as the header tells."""
+    context = stream.codec_context
+    if seconds is None or context.format is None or not context.name.startswith("pcm_"):
+        return False
+    told_bytes = round(seconds * stream.rate) * stream.channels * context.format.bytes
+    return bool(told_bytes <= nbytes)
+
+
+def _seconds(container: AvObject, stream: AvObject, kind: Container, clock: Clock) -> float | None:
     """Return how long a track lasts, by its header or by its packets."""
+    told: float | None = None
     if stream.duration and stream.time_base:
-        return float(stream.duration * stream.time_base)
-    if container.duration and container.duration > 0 and not container.streams.video:
-        return float(container.duration) / 1e6
-    total = 0
-    for packet in container.demux(stream):
-        clock.check()
-        total += packet.duration or 0
-    return float(total * stream.time_base) if total and stream.time_base else None
+        told = float(stream.duration * stream.time_base)
+    elif container.duration and container.duration > 0 and not container.streams.video:
+        told = float(container.duration) / 1e6
+    is_counted = stream.codec_context.name in _COUNTED_CODECS
+    if told is not None and told > 0 and (not is_counted or told > _COUNT_UP_TO_S):
+        return told
+    return _count_seconds(container, stream, kind, clock) or told
+
+
+def _count_seconds(
+    container: AvObject, stream: AvObject, kind: Container, clock: Clock
+) -> float | None:
+    """Return a track's length by its packets, less what they mark as not to be heard."""
+    if not stream.time_base:
+        return None
+    ticks = skipped = 0
+    try:
+        for packet in packets(container, stream, clock):
+            if packet.is_discard:
+                continue
+            ticks += packet.duration or 0
+            if packet.has_sidedata("skip_samples"):
+                at_start, at_end = struct.unpack_from("<II", _side_data(packet))
+                # In Ogg the last packet's own time is already the shorter one.
+                skipped += at_start + (at_end if kind.demuxer != "ogg" else 0)
+    except av.error.FFmpegError:
+        # What stands before the damage is what can be decoded.
+        pass
+    seconds = float(ticks * stream.time_base) - skipped / stream.rate
+    return seconds if seconds > 0 else None
+
+
+def _side_data(packet: AvObject) -> bytes:
+    return bytes(packet.get_sidedata("skip_samples"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -12,19 +11,43 @@ import av.container
 import av.error
 import av.logging
 
+from processors.decode.clock import Clock
 from processors.decode.sniff import Buffer, Container
-from processors.errors import MediaDecodeError
+from processors.errors import MediaDecodeError, UnsupportedMediaTypeError
+from processors.types import DecodeLimits
 
 AvObject: TypeAlias = Any
 """An object of PyAV's, whose compiled classes carry no types."""
-FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError, EOFError, MemoryError)
+FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError, EOFError)
 """What PyAV raises at bytes it cannot read."""
+VIDEO_CODECS = frozenset({
+    "av1", "gif", "h263", "h264", "hevc", "libdav1d", "libvpx-vp9", "mjpeg", "mpeg1video",
+    "mpeg2video", "mpeg4", "msmpeg4", "msmpeg4v2", "prores", "theora", "vc1", "vp8", "vp9",
+    "wmv1", "wmv2", "wmv3", "flv", "png", "rawvideo",
+})  # fmt: skip
+AUDIO_CODECS = frozenset({
+    "aac", "aac_latm", "ac3", "adpcm_ima_wav", "adpcm_ms", "alac", "amrnb", "amrwb", "eac3",
+    "flac", "gsm", "gsm_ms", "libopencore_amrnb", "libopencore_amrwb", "libopus", "mp1", "mp1float",
+    "mp2", "mp2float", "mp3", "mp3float", "opus", "vorbis", "wmav1", "wmav2",
+})  # fmt: skip
+"""Decoders that read untrusted bytes here, beside those of plain samples (`pcm_*`)."""
+_ATTACHED_PICTURE = 0x0400
+_PLAIN_SAMPLES = tuple(
+    f"pcm_{name}"
+    for name in (
+        "alaw", "mulaw", "f16le", "f24le", "f32be", "f32le", "f64be", "f64le", "s8", "u8",
+        "s16be", "s16le", "s24be", "s24le", "s32be", "s32le", "s64be", "s64le", "u16be", "u16le",
+        "u24be", "u24le", "u32be", "u32le",
+    )
+)  # fmt: skip
+_CODECS = VIDEO_CODECS | AUDIO_CODECS | set(_PLAIN_SAMPLES)
 _OPTIONS = {
     # Nothing but the bytes given may be opened, whatever they refer to.
     "protocol_whitelist": "none",
-    "enable_drefs": "0",
-    "use_absolute_path": "0",
+    # FFmpeg decodes a little by itself when it opens a container.
+    "codec_whitelist": ",".join(sorted(_CODECS)),
 }
+_MOV_OPTIONS = {"enable_drefs": "0", "use_absolute_path": "0"}
 # FFmpeg's own log would call into Python from its threads, and tells of the media.
 av.logging.set_level(None)
 
@@ -54,35 +77,86 @@ class MemoryFile:
         return self._position
 
 
-class Clock:
-    """Ends a decode that takes too long."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._end = time.monotonic() + seconds
-
-    def check(self) -> None:
-        """Go on.
-
-        Raises:
-            MediaDecodeError: If the time is over.
-        """
-        if time.monotonic() > self._end:
-            raise MediaDecodeError(f"Decoding took longer than {self._seconds:g} s, the limit.")
-
-
 @contextmanager
-def open_container(data: Buffer, kind: Container) -> Iterator[av.container.InputContainer]:
+def open_container(
+    data: Buffer, kind: Container, limits: DecodeLimits
+) -> Iterator[av.container.InputContainer]:
     """Open a container; whatever FFmpeg says inside becomes our error.
 
     Raises:
         MediaDecodeError: If it cannot be read.
     """
-    options = _OPTIONS if kind.demuxer == "mov" else {"protocol_whitelist": "none"}
+    options = _OPTIONS | (_MOV_OPTIONS if kind.demuxer == "mov" else {})
     try:
         with av.open(
-            MemoryFile(data), "r", format=kind.demuxer, container_options=options
+            MemoryFile(data),
+            "r",
+            format=kind.demuxer,
+            options={"max_pixels": str(limits.max_pixels)},
+            container_options=options,
+            metadata_errors="replace",
+            io_open=_refuse_to_open,
         ) as container:
             yield container
     except FFMPEG_ERRORS as error:
         raise MediaDecodeError("The medium is cut, corrupt or of an unknown codec.") from error
+
+
+def video_stream(container: AvObject, limits: DecodeLimits) -> AvObject | None:
+    """Return a container's best video track, ready to decode; None where it has none.
+
+    Raises:
+        UnsupportedMediaTypeError: If no track's codec is served.
+    """
+    tracks = [s for s in container.streams.video if not s.disposition.value & _ATTACHED_PICTURE]
+    stream = _best(container, "video", tracks, VIDEO_CODECS)
+    if stream is not None:
+        stream.codec_context.options = {"max_pixels": str(limits.max_pixels)}
+    return stream
+
+
+def audio_stream(container: AvObject) -> AvObject | None:
+    """Return a container's best audio track, ready to decode; None where it has none.
+
+    Raises:
+        UnsupportedMediaTypeError: If no track's codec is served.
+    """
+    return _best(container, "audio", list(container.streams.audio), _CODECS)
+
+
+def packets(container: AvObject, stream: AvObject, clock: Clock) -> Iterator[AvObject]:
+    """Yield a track's packets, the flushing one last; ends where the container is broken."""
+    demuxed = container.demux(stream)
+    while True:
+        clock.check()
+        try:
+            yield next(demuxed)
+        except (StopIteration, av.error.EOFError):
+            return
+
+
+def decoded(packet: AvObject) -> list[AvObject]:
+    """Return the frames that a packet lets out; none where it is broken."""
+    try:
+        return list(packet.decode())
+    except (av.error.InvalidDataError, av.error.EOFError):
+        return []
+
+
+def _best(
+    container: AvObject, kind: str, tracks: list[AvObject], codecs: frozenset[str] | set[str]
+) -> AvObject | None:
+    if not tracks:
+        return None
+    served = [s for s in tracks if s.codec_context is not None and s.codec_context.name in codecs]
+    if not served:
+        raise UnsupportedMediaTypeError(f"The {kind} is of a codec that is not served.")
+    best = container.streams.best(kind)
+    chosen = best if best in served else served[0]
+    # One medium, one thread: many are decoded at once, and the threads' hand-over costs.
+    chosen.codec_context.thread_count = 1
+    return chosen
+
+
+def _refuse_to_open(url: str, flags: int, options: dict[str, str]) -> None:
+    raise PermissionError("A medium may not refer to another one.")

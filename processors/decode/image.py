@@ -4,81 +4,86 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import re
 import struct
 import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import simplejpeg
 from PIL import Image
 
-from processors.decode.pixels import to_rgb
+from processors.decode.orientation import is_turned, orientation_in, upright
+from processors.decode.pixels import MODES, as_elements, to_pixels
+from processors.decode.sniff import Buffer, Picture
+from processors.decode.structure import Structure, examine
 from processors.errors import MediaDecodeError, MediaTooLargeError, UnsupportedMediaTypeError
 from processors.types import DecodeLimits, MediaInfo, MediaOptions, Modality
 
-FORMATS = [
-    "JPEG", "PNG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM", "ICO", "PCX",
-    "QOI", "SGI",
-]  # fmt: skip
-"""Pillow's plugins that read untrusted bytes here; none of them runs another program."""
 HEIF_PLUGIN = "pillow_heif"
+SLOW_PIXELS = 4_000_000
+"""Pixels of a picture whose decoder is written in Python (QOI, run-length BMP, plain PPM, ...)."""
 DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, TypeError, EOFError, LookupError, ArithmeticError,
     RuntimeError, AttributeError, AssertionError, struct.error, zlib.error,
 )  # fmt: skip
 """What Pillow's plugins raise at bytes they cannot read."""
-_EXIF_ORIENTATION = 0x0112
-_XMP_ORIENTATION = re.compile(rb"tiff:Orientation(?:>|\s*=\s*[\"'])\s*([1-8])")
-_TRANSPOSES = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM, 5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90,
-}  # fmt: skip
-Buffer = bytes | bytearray | memoryview
+_TURNED_BY_PILLOW = frozenset({"TIFF", "HEIF"})
+"""Formats that come upright out of their plugin."""
+_COUNTED_BY_PLUGIN = frozenset({"AVIF", "MPO"})
+"""Formats whose number of pictures stands in the header."""
 # All plugins are registered once; a format not yet registered would not be found by its name.
 Image.init()
 # Our own limits hold before anything is allocated.
 Image.MAX_IMAGE_PIXELS = None
 
 
-def register_heif() -> bool:
-    """Make HEIC readable where the plug-in is installed (`mmprep[heif]`); says whether it is."""
-    if importlib.util.find_spec(HEIF_PLUGIN) is None:
-        return False
-    import pillow_heif
+@dataclass(frozen=True, slots=True)
+class OpenedImage:
+    """An image whose header was read and is within the limits."""
 
-    pillow_heif.register_heif_opener(thumbnails=False)
-    return True
+    image: Image.Image
+    orientation: int
+    """EXIF orientation, 1-8."""
+    turn: int
+    """The orientation by which decoded pixels are still to be turned."""
+    num_frames: int
+    structure: Structure
+
+    @property
+    def shown_size(self) -> tuple[int, int]:
+        """Width and height after turning."""
+        width, height = self.image.size
+        return (height, width) if is_turned(self.turn) else (width, height)
 
 
-def probe_image(data: Buffer, limits: DecodeLimits, *, heif: bool = False) -> MediaInfo:
+def probe_image(data: Buffer, picture: Picture, limits: DecodeLimits) -> MediaInfo:
     """Read an image's header.
 
     Raises:
         MediaDecodeError: If the bytes are no image.
-        UnsupportedMediaTypeError: If they are HEIC and its plug-in is missing.
+        UnsupportedMediaTypeError: If they are HEIC and its plug-in is missing, or their samples
+            have no defined range.
         MediaTooLargeError: If it claims more pixels than the limit.
     """
-    with open_image(data, limits, heif=heif) as image:
-        orientation = orientation_of(image)
-        width, height = image.size
-        if orientation >= 5:
-            width, height = height, width
+    with open_image(data, picture, limits) as opened:
+        width, height = opened.shown_size
         return MediaInfo(
             kind=Modality.IMAGE,
-            mime=Image.MIME.get(image.format or "", "application/octet-stream"),
+            mime=picture.mime,
             nbytes=memoryview(data).nbytes,
             width=width,
             height=height,
-            orientation=orientation,
-            num_frames=getattr(image, "n_frames", 1),
+            orientation=opened.orientation,
+            num_frames=opened.num_frames,
         )
 
 
-def decode_image(data: Buffer, *, options: MediaOptions, limits: DecodeLimits) -> np.ndarray:
+def decode_still(
+    data: Buffer, picture: Picture, options: MediaOptions, limits: DecodeLimits
+) -> np.ndarray:
     """Decode an image as it is meant to be seen; of an animated one the first picture.
 
     Returns:
@@ -87,52 +92,64 @@ def decode_image(data: Buffer, *, options: MediaOptions, limits: DecodeLimits) -
 
     Raises:
         MediaDecodeError: If the bytes are no image, cut or corrupt.
-        UnsupportedMediaTypeError: If they are HEIC and its plug-in is missing.
+        UnsupportedMediaTypeError: If they are HEIC and its plug-in is missing, or their samples
+            have no defined range.
         MediaTooLargeError: If it has more pixels than the limit.
     """
-    with open_image(data, limits, heif=is_heif(data)) as image:
-        orientation = orientation_of(image)
-        if _is_plain_jpeg(image):
-            pixels = _decode_plain_jpeg(data)
+    with open_image(data, picture, limits) as opened:
+        if _is_plain_jpeg(opened.image):
+            pixels = _decode_plain_jpeg(data, opened)
             if pixels is not None:
-                return _upright(pixels, orientation)
-        image.load()
-        rgb = to_rgb(image, options.alpha or "white")
-        if orientation != 1:
-            rgb = rgb.transpose(_TRANSPOSES[orientation])
-        return writable(rgb)
-
-
-def is_heif(data: Buffer) -> bool:
-    """Return whether bytes are HEIC, whose plug-in may be missing."""
-    from processors.decode.sniff import sniff
-
-    return sniff(data) == "heif"
+                return pixels
+        load(opened)
+        return to_pixels(opened.image, options.alpha or "white", opened.turn)
 
 
 @contextmanager
-def open_image(data: Buffer, limits: DecodeLimits, *, heif: bool = False) -> Iterator[Image.Image]:
+def open_image(data: Buffer, picture: Picture, limits: DecodeLimits) -> Iterator[OpenedImage]:
     """Open an image; whatever its plugin raises inside becomes our error.
 
     Raises:
         MediaDecodeError: If the bytes are no image, cut or corrupt.
-        UnsupportedMediaTypeError: If they are HEIC and its plug-in is missing.
+        UnsupportedMediaTypeError: If they are HEIC and its plug-in is missing, or their samples
+            have no defined range.
         MediaTooLargeError: If it claims more pixels than the limit.
     """
-    if heif and not register_heif():
+    if picture.plugin == "HEIF" and not _register_heif():
         raise UnsupportedMediaTypeError(
             "HEIC images need the server's plug-in (pip install 'mmprep[heif]'); send JPEG or PNG."
         )
-    formats = ["HEIF"] if heif else FORMATS
+    view = memoryview(data).cast("B")
+    structure = examine(view, picture.plugin)
+    if structure.size is not None:
+        check_pixels(*structure.size, limits)
     try:
         with warnings.catch_warnings():
             # Pillow warns of what it can read all the same; what it cannot read is an error.
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=formats) as image:
+            with Image.open(io.BytesIO(view), formats=[picture.plugin]) as image:
                 check_pixels(image.width, image.height, limits)
-                yield image
+                _check_mode(image)
+                yield _opened(image, structure)
     except DECODER_ERRORS as error:
         raise MediaDecodeError("The image is cut, corrupt or of an unknown format.") from error
+
+
+def load(opened: OpenedImage) -> None:
+    """Decode an opened image's (next) picture.
+
+    Raises:
+        MediaTooLargeError: If its decoder is slow and it is large.
+        MediaDecodeError: If the pixels have another size than the header told.
+    """
+    image = opened.image
+    tiles = getattr(image, "tile", None)
+    size = image.size
+    if tiles and tiles[0][0] in Image.DECODERS:
+        check_pixels(*size, DecodeLimits(max_pixels=SLOW_PIXELS))
+    image.load()
+    if image.size != size:
+        raise MediaDecodeError("The picture has another size than its header tells.")
 
 
 def check_pixels(width: int, height: int, limits: DecodeLimits) -> None:
@@ -147,31 +164,48 @@ def check_pixels(width: int, height: int, limits: DecodeLimits) -> None:
         )
 
 
-def orientation_of(image: Image.Image) -> int:
-    """Return the EXIF orientation of an opened image, 1-8, as its header tells it.
+def _register_heif() -> bool:
+    """Make HEIC readable where the plug-in is installed (`mmprep[heif]`); says whether it is."""
+    if importlib.util.find_spec(HEIF_PLUGIN) is None:
+        return False
+    import pillow_heif
 
-    Nothing is decoded for it: what stands behind the pixels of a PNG is not looked at.
-    """
-    value: object = None
+    pillow_heif.register_heif_opener(thumbnails=False)
+    return True
+
+
+def _check_mode(image: Image.Image) -> None:
+    # Of 32-bit integers only those that Pillow makes of 16-bit pixmaps have a known range.
+    is_known = image.mode in MODES and (image.mode != "I" or image.format == "PPM")
+    if not is_known:
+        raise UnsupportedMediaTypeError(
+            "The image's samples are of a kind that is not served (32-bit numbers, or Lab); send 8 "
+            "or 16 bit."
+        )
+
+
+def _opened(image: Image.Image, structure: Structure) -> OpenedImage:
+    orientation = _orientation_of(image) or structure.orientation or 1
+    num_frames = structure.num_frames or 1
+    if image.format in _COUNTED_BY_PLUGIN:
+        num_frames = max(int(getattr(image, "n_frames", 1)), 1)
+    turn = 1 if image.format in _TURNED_BY_PILLOW else orientation
+    return OpenedImage(image, orientation, turn, num_frames, structure)
+
+
+def _orientation_of(image: Image.Image) -> int | None:
+    """Return the EXIF orientation of an opened image as its header tells it, decoding nothing."""
     tags = getattr(image, "tag_v2", None)
     if tags is not None:
-        value = tags.get(_EXIF_ORIENTATION)
-    elif isinstance(raw := image.info.get("exif"), bytes):
-        exif = Image.Exif()
-        exif.load(raw)
-        value = exif.get(_EXIF_ORIENTATION)
-    if value is None:
-        value = _xmp_orientation(image)
-    return value if isinstance(value, int) and 1 <= value <= 8 else 1
-
-
-def _xmp_orientation(image: Image.Image) -> int | None:
-    for name in ("xmp", "XML:com.adobe.xmp"):
-        text = image.info.get(name)
-        raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
-        if isinstance(raw, bytes) and (found := _XMP_ORIENTATION.search(raw)):
-            return int(found[1])
-    return None
+        value = tags.get(0x0112)
+        return value if isinstance(value, int) and 1 <= value <= 8 else None
+    exif = image.info.get("exif")
+    xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp")
+    if isinstance(xmp, str):
+        xmp = xmp.encode("utf-8", "replace")
+    return orientation_in(
+        exif if isinstance(exif, bytes) else None, xmp if isinstance(xmp, bytes) else None
+    )
 
 
 def _is_plain_jpeg(image: Image.Image) -> bool:
@@ -183,29 +217,14 @@ def _is_plain_jpeg(image: Image.Image) -> bool:
     )
 
 
-def _decode_plain_jpeg(data: Buffer) -> np.ndarray | None:
+def _decode_plain_jpeg(data: Buffer, opened: OpenedImage) -> np.ndarray | None:
     """Decode without Pillow's copies; None where the strict decoder has a complaint."""
     try:
         pixels: np.ndarray = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
     except ValueError:
         # Pillow decides whether what is odd here is still a picture.
         return None
-    return pixels
-
-
-def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Return pixels turned as an EXIF orientation says; a copy unless they are upright."""
-    if orientation >= 5:
-        pixels = pixels.transpose(1, 0, 2)
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    return np.ascontiguousarray(pixels)
-
-
-def writable(image: Image.Image) -> np.ndarray:
-    """Return an image's pixels in memory of their own."""
-    channels = len(image.getbands())
-    raw = np.frombuffer(bytearray(image.tobytes()), dtype=np.uint8)
-    return raw.reshape(image.height, image.width, channels)
+    if opened.turn == 1:
+        return pixels
+    turned = np.ascontiguousarray(upright(as_elements(pixels), opened.turn))
+    return turned.view(np.uint8).reshape(*turned.shape, 3)

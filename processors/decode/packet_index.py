@@ -1,0 +1,120 @@
+"""What a video's packets tell: how many frames, when each is shown, where decoding can begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import av.error
+import numpy as np
+
+from processors.decode.clock import Clock
+from processors.decode.container import AvObject, packets
+from processors.errors import MediaDecodeError, MediaTooLargeError
+
+MAX_PACKETS = 2_000_000
+"""Packets of one video that are looked at."""
+_RATE_TOLERANCE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class PacketIndex:
+    """When frames are shown, by their packets."""
+
+    pts: tuple[int, ...]
+    """Ascending, in the track's time base; empty where packets do not tell all times apart."""
+    keyframes: tuple[int, ...]
+    """Of those, where decoding can begin."""
+    num_frames: int
+    last_duration: int
+    """How long the last packet tells its frame is shown, in the track's time base; 0 if unknown."""
+
+
+def index_packets(container: AvObject, stream: AvObject, clock: Clock) -> PacketIndex:
+    """Read a video track's packets, decoding nothing.
+
+    Raises:
+        MediaDecodeError: If it has none, or they take too long.
+        MediaTooLargeError: If they are more than any clip has.
+    """
+    times: dict[int, int] = {}
+    keyframes: list[int] = []
+    count = 0
+    is_hidden = _HIDDEN.get(stream.codec_context.name)
+    try:
+        for packet in packets(container, stream, clock):
+            if not packet.size or packet.is_discard or (is_hidden and is_hidden(packet)):
+                continue
+            count += 1
+            if count > MAX_PACKETS:
+                raise MediaTooLargeError("The video has too many packets.")
+            if packet.pts is not None:
+                times[packet.pts] = packet.duration or 0
+                if packet.is_keyframe:
+                    keyframes.append(packet.pts)
+    except av.error.FFmpegError as error:
+        if not count:
+            raise MediaDecodeError("The video is cut or corrupt.") from error
+    if not count:
+        raise MediaDecodeError("The video has no frames.")
+    if len(times) != count:
+        return PacketIndex((), (), count, 0)
+    pts = sorted(times)
+    return PacketIndex(tuple(pts), tuple(sorted(keyframes)), count, times[pts[-1]])
+
+
+def timing(
+    container: AvObject, stream: AvObject, index: PacketIndex
+) -> tuple[float | None, float | None]:
+    """Return a video's seconds and its mean frames per second.
+
+    The container's rate is taken where it agrees with the packets' own times (it is exact, they may
+    be rounded to milliseconds), else theirs.
+    """
+    told = float(stream.average_rate) if stream.average_rate else None
+    seconds = _seconds(container, index, stream.time_base, told)
+    if not seconds:
+        return seconds, told
+    measured = index.num_frames / seconds
+    if told and abs(told - measured) <= _RATE_TOLERANCE * measured:
+        return seconds, told
+    return seconds, measured
+
+
+def _seconds(
+    container: AvObject, index: PacketIndex, time_base: Fraction | None, rate: float | None
+) -> float | None:
+    if len(index.pts) > 1 and time_base:
+        span = index.pts[-1] - index.pts[0]
+        shortest = min(np.diff(index.pts))
+        # Where the last packet tells no sensible time, its frame is shown as long as the others.
+        is_told = 2 * index.last_duration >= shortest
+        last = index.last_duration if is_told else span / (len(index.pts) - 1)
+        return (span + last) * float(time_base)
+    if container.duration and container.duration > 0:
+        return float(container.duration) / 1e6
+    return index.num_frames / rate if rate else None
+
+
+def _is_hidden_vp8(packet: AvObject) -> bool:
+    return not memoryview(packet)[0] & 0x10
+
+
+def _is_hidden_vp9(packet: AvObject) -> bool:
+    data = memoryview(packet)
+    head = data[0]
+    is_superframe = data[-1] & 0xE0 == 0xC0
+    is_profile_3 = head & 0x30 == 0x30
+    if is_superframe or is_profile_3:
+        return False
+    shows_existing, is_shown = head & 0x08, head & 0x02
+    return not shows_existing and not is_shown
+
+
+_HIDDEN: dict[str, Callable[[AvObject], bool]] = {
+    "vp8": _is_hidden_vp8,
+    "vp9": _is_hidden_vp9,
+    "libvpx-vp9": _is_hidden_vp9,
+}
+"""Codecs whose packets may hold a frame that others refer to and nobody sees."""
