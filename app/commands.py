@@ -37,6 +37,7 @@ from transport.errors import TransportError
 
 MIN_OPEN_FILES = 4096
 UPLOAD_LIMIT = 1 << 30
+SWITCH_INTERVAL_S = 0.001
 
 
 class CommandError(Exception):
@@ -82,6 +83,8 @@ def serve(settings: Settings, arguments: argparse.Namespace) -> int:
             f"cannot listen on {settings.server.host}:{settings.server.port}: {error.strerror}"
         ) from error
     app = create_app(settings)
+    # Threads hand the interpreter back to the event loop five times sooner than by default.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     print("mmprep is loading its models into worker processes ...", flush=True)
     server = make_server(app, settings.server)
     host, port = sockets[-1].getsockname()[:2]
