@@ -18,8 +18,7 @@ from processors.errors import MediaDecodeError
 MAX_BLOCKS = 65_536
 """Blocks of headers, metadata or pictures; encoders write dozens, animations some thousands."""
 MAX_PIXEL_BLOCKS = 4_000_000
-"""Blocks that pixel data is cut into; they are cheap, and of a large file there are many."""
-MAX_COMMENT_BYTES = 1 << 20
+"""Blocks that a GIF's data is cut into; they are cheap, and of a large file there are many."""
 MAX_SCANS = 256
 """Scans of a progressive JPEG, each a pass over the whole picture; encoders write about ten."""
 MAX_TIFF_TAGS = 4096
@@ -40,7 +39,7 @@ class Structure:
     orientation: int | None = None
     """Only if it stands where the plugin does not look."""
     size: tuple[int, int] | None = None
-    """Width and height, where the plugin would allocate before it tells them."""
+    """Width and height, where the plugin allocates before it tells them."""
 
 
 def examine(view: memoryview, plugin: str) -> Structure:
@@ -132,33 +131,32 @@ def _late_orientation(kind: bytes, data: memoryview) -> int | None:
 
 
 def _gif(view: memoryview) -> Structure:
+    width, height = struct.unpack_from("<HH", view, 6)
     position = 13 + _colour_table_bytes(view[10])
     durations: list[float] = []
     delay_s = 0.0
-    comment_bytes = pixel_blocks = 0
+    left = MAX_PIXEL_BLOCKS
     for _ in range(MAX_BLOCKS):
-        if position >= len(view) or view[position] == 0x3B:
-            return Structure(max(len(durations), 1), tuple(durations) or (DEFAULT_FRAME_S,))
-        kind = view[position]
+        # Nothing that Pillow would look at fits into less than eleven bytes.
+        kind = view[position] if position + 11 <= len(view) else 0x3B
+        if kind == 0x3B:
+            count = max(len(durations), 1)
+            return Structure(count, tuple(durations) or (DEFAULT_FRAME_S,), size=(width, height))
         if kind == 0x21:
-            label = view[position + 1]
-            if label == 0xF9:
+            if view[position + 1] == 0xF9:
                 delay_s = struct.unpack_from("<H", view, position + 4)[0] / 100.0
-            stop, blocks = _skip_gif_blocks(view, position + 2, MAX_BLOCKS)
-            comment_bytes += stop - position if label == 0xFE else 0
+            position, left = _skip_gif_blocks(view, position + 2, left)
         elif kind == 0x2C:
-            table = _colour_table_bytes(view[position + 9])
+            x, y, w, h, flags = struct.unpack_from("<HHHHB", view, position + 1)
+            # A picture that stands out makes Pillow's canvas larger, for all pictures.
+            width, height = max(width, x + w), max(height, y + h)
             durations.append(shown_s(delay_s))
             delay_s = 0.0
-            left = MAX_PIXEL_BLOCKS - pixel_blocks
-            stop, blocks = _skip_gif_blocks(view, position + 11 + table, left)
-            pixel_blocks += blocks
+            start = position + 11 + _colour_table_bytes(flags)
+            position, left = _skip_gif_blocks(view, start, left)
         else:
             # Pillow goes over what is no block byte by byte.
-            stop = position + 1
-        if comment_bytes > MAX_COMMENT_BYTES:
-            raise _too_many("comments")
-        position = stop
+            position += 1
     raise _too_many("blocks")
 
 
@@ -166,15 +164,14 @@ def _colour_table_bytes(flags: int) -> int:
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
-def _skip_gif_blocks(view: memoryview, position: int, most: int) -> tuple[int, int]:
-    """Return the position behind a run of sub-blocks, and how many there were."""
-    blocks = 0
+def _skip_gif_blocks(view: memoryview, position: int, left: int) -> tuple[int, int]:
+    """Return the position behind a run of sub-blocks, and how many more there may be."""
     while position < len(view) and (size := view[position]):
         position += size + 1
-        blocks += 1
-        if blocks > most:
+        left -= 1
+        if left < 0:
             raise _too_many("blocks")
-    return position + 1, blocks
+    return position + 1, left
 
 
 def _tiff(view: memoryview) -> Structure:
