@@ -33,11 +33,17 @@ _ANSWERS: Responses = {
 }  # fmt: skip
 
 
-@router.api_route(
+@router.head(
     "/features/{item_hash}",
-    methods=["GET", "HEAD"],
     responses=_ANSWERS,
     response_class=Response,
+    operation_id="head_features",
+)
+@router.get(
+    "/features/{item_hash}",
+    responses=_ANSWERS,
+    response_class=Response,
+    operation_id="get_features",
 )
 async def features(
     request: Request,

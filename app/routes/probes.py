@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from app.house import House
 from app.respond import JsonResponse
@@ -37,7 +38,7 @@ async def health(request: Request) -> Response:
     return JsonResponse({"status": status, **house.facts()}, 200 if ready else 503)
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Return the metrics in Prometheus' text format."""
     body, media_type = _house(request).metrics.render()
