@@ -34,6 +34,7 @@ from app.schemas import PreprocessRequest, WireIdsUpload
 from app.store import FeatureStore, Had
 from app.timing import Timings
 from processors.errors import InvalidRequestError, PromptTooLongError
+from processors.kwargs import request_settings
 from processors.positions import compute_positions
 from processors.types import ChatInput, Modality, RenderedPrompt
 
@@ -179,7 +180,11 @@ class Pipeline:
 
     async def _check_counts(self, call: Call, source: Source) -> None:
         """Refuse a prompt whose placeholders do not match the media, before any work on them."""
-        if source is None or call.request.lenient or call.request.expanded is not False:
+        request = call.request
+        if source is None or request.lenient or request.expanded is not False:
+            return
+        # The sound of a video stands in its video's placeholder; the expansion pairs them.
+        if request_settings(request.mm_processor_kwargs or {}).get("use_audio_in_video"):
             return
         counts = {m: call.collected.count(m) for m in Modality}
         await self._in_thread(lambda: call.model.encoder.check_counts(source, counts))
@@ -264,20 +269,26 @@ class Pipeline:
     ) -> Expanded:
         request, model = call.request, call.model
         plans = [item.plan for item in planned]
-        if isinstance(source, RenderedPrompt):
-            prompt = model.encoder.expand_text(source, plans, lenient=request.lenient)
-        else:
-            prompt = model.encoder.expand_ids(
-                source, plans, expanded=request.expanded, lenient=request.lenient
-            )
         most = self._settings.limits.prompt_tokens
         if request.max_prompt_tokens is not None:
             most = min(most, request.max_prompt_tokens)
+        if isinstance(source, RenderedPrompt):
+            prompt = model.encoder.expand_text(
+                source, plans, lenient=request.lenient, max_tokens=most
+            )
+        else:
+            prompt = model.encoder.expand_ids(
+                source,
+                plans,
+                expanded=request.expanded,
+                lenient=request.lenient,
+                max_tokens=most,
+            )
         if len(prompt.input_ids) > most:
             raise PromptTooLongError(
                 f"The expanded prompt has {len(prompt.input_ids)} tokens; at most {most} are "
                 "allowed.",
-                "max_prompt_tokens" if request.max_prompt_tokens else "prompt",
+                "prompt" if isinstance(source, RenderedPrompt) else "input_ids",
             )
         positions = compute_positions(model.info, prompt, plans) if request.positions else None
         text = source.text if isinstance(source, RenderedPrompt) else None

@@ -215,7 +215,7 @@ def test_min_and_max_pixels_change_the_grid(service: Service, demo_jpeg: bytes) 
         ({"prompt": IMAGE, "images": ["@"], "fingerprint": "0"}, 412, "fingerprint_mismatch",
          "fingerprint"),
         ({"prompt": IMAGE, "images": ["@"], "max_prompt_tokens": 5}, 400, "prompt_too_long",
-         "max_prompt_tokens"),
+         "prompt"),
         ({"prompt": IMAGE, "images": ["@"], "transport": "shm"}, 400, "unsupported_option",
          "transport"),
         ({"prompt": IMAGE, "images": ["@"], "mm_processor_kwargs": {"nope": 1}}, 400,
