@@ -75,6 +75,11 @@ class Answer:
         self.on_close(complete)
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens of the expanded prompt."""
+        return 0 if self.prompt is None else len(self.prompt.input_ids)
+
+    @property
     def inline_nbytes(self) -> int:
         """Bytes of documents that go inline."""
         return sum(i.stored.region.nbytes for i in self.items if i.stored and self.inline)

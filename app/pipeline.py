@@ -41,6 +41,8 @@ from processors.types import ChatInput, Modality, RenderedPrompt
 T = TypeVar("T")
 MAX_ROUNDS = 3
 """Times a request is planned: once, and again where fewer frames decode than a header promised."""
+SHORT_PROMPT = 16_384
+"""Characters or ids of a prompt that is searched on the loop, in some tens of microseconds."""
 Source = RenderedPrompt | np.ndarray | None
 """What the prompt is before expansion: text, ids, or nothing for models without text."""
 
@@ -187,7 +189,12 @@ class Pipeline:
         if request_settings(request.mm_processor_kwargs or {}).get("use_audio_in_video"):
             return
         counts = {m: call.collected.count(m) for m in Modality}
-        await self._in_thread(lambda: call.model.encoder.check_counts(source, counts))
+        length = len(source.text) if isinstance(source, RenderedPrompt) else len(source)
+        if length <= SHORT_PROMPT:
+            # A search for placeholders, no tokenizing: a hop to a thread would cost more.
+            call.model.encoder.check_counts(source, counts)
+        else:
+            await self._in_thread(lambda: call.model.encoder.check_counts(source, counts))
 
     async def _answer(self, call: Call, planned: list[Planned], source: Source) -> Answer:
         for _ in range(MAX_ROUNDS):

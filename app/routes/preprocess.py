@@ -25,6 +25,9 @@ router = APIRouter(tags=["preprocess"])
 T = TypeVar("T")
 SMALL_BODY_BYTES = 16 * 1024
 """Bodies up to this size are parsed on the loop: that takes less than a hop to a thread."""
+SHORT_ANSWER = 8192
+"""Tokens of an answer that is put together on the loop, in less than a hop to a thread."""
+SHORT_ANSWER_ITEMS = 8
 
 
 class ClientGone(Exception):  # noqa: N818 - an event, not a fault
@@ -105,9 +108,12 @@ class PreprocessResponse(Response):
         self._request.state.timings_ms = answer.timings_ms
         house.metrics.observe_answer(answer)
         try:
-            parts = await asyncio.get_running_loop().run_in_executor(
-                house.executor, self._parts, answer, media_type
-            )
+            if answer.num_tokens <= SHORT_ANSWER and len(answer.items) <= SHORT_ANSWER_ITEMS:
+                parts = self._parts(answer, media_type)
+            else:
+                parts = await asyncio.get_running_loop().run_in_executor(
+                    house.executor, self._parts, answer, media_type
+                )
         except BaseException:
             answer.close(complete=False)
             raise
