@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from app import work
 from app.admission import Admission, Permit, Work
 from app.call import Call, Planned
+from app.derive import Deriver
 from app.describe import describe_tensors, with_dtype
 from app.documents import item_metadata
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors
@@ -35,6 +36,7 @@ class Execution:
         planner: Takes over what is planned once more.
         admission: Lets work in.
         leases: Checks quotas before anything is made.
+        deriver: Makes variants of what is stored.
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class Execution:
         planner: Planner,
         admission: Admission,
         leases: LeaseTable,
+        deriver: Deriver,
     ) -> None:
         self._pool = pool
         self._store = store
         self._planner = planner
         self._admission = admission
         self._leases = leases
+        self._deriver = deriver
 
     async def admit(self, call: Call, planned: Sequence[Planned]) -> Permit:
         """Wait for the request's turn, weighed by what is still to be made.
@@ -138,15 +142,26 @@ class Execution:
         described = describe_tensors(tensors, data_offsets(entries))
         layout = build_layout(entries, item_metadata(described))
         held: list[StagedMedia] = []
+        bases: list[Stored] = []
 
         def hold() -> None:
+            base = self._deriver.base_of(_key(call, item))
+            if base is not None:
+                # Rounding what is stored costs less than processing the medium again.
+                self._store.arena.pin(base.region)
+                bases.append(base)
+                return
             held.extend(medium.share() for medium in item.loaded.media)
 
         def drop() -> None:
+            while bases:
+                self._store.arena.unpin(bases.pop().region)
             while held:
                 held.pop().release()
 
         async def make(region: Region) -> ProcessReport:
+            if bases:
+                return await self._deriver.fill(bases[0], region, want)
             if not held:
                 raise FeatureNotFoundError("The features are gone; send the item's bytes.")
             job = work.execute_job(
@@ -164,7 +179,8 @@ class Execution:
                 raise work.ReplannedError(result.plan)
             return result.report
 
-        return Wanted(_key(call, item), item.plan, tensors, layout, make, hold, drop)
+        want = Wanted(_key(call, item), item.plan, tensors, layout, make, hold, drop)
+        return want
 
 
 def _key(call: Call, item: Planned) -> Key:

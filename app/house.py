@@ -17,6 +17,7 @@ import structlog
 from app.admission import Admission, Work
 from app.catalog import Catalog
 from app.config import Settings, SettingsError, StoreSettings
+from app.derive import Deriver
 from app.devices import Devices, DeviceStore
 from app.execution import Execution
 from app.leasing import Leasing
@@ -60,6 +61,7 @@ class House:
     staging: StagingArea
     leasing: Leasing
     holdings: Holdings
+    deriver: Deriver
     devices: DeviceStore | None
     pipeline: Pipeline
 
@@ -163,6 +165,7 @@ async def open_house(
         consumer = consumer_proof(gpus, directory=settings.store.directory)
         catalog = Catalog(specs, pool.models)
         limits = MediaLimits(settings.limits.media_bytes, settings.limits.video_bytes)
+        deriver = Deriver(store, executor)
         planner = Planner(pool, records, loader, staging, settings.limits.media_bytes)
         pipeline = Pipeline(
             settings=settings,
@@ -172,7 +175,7 @@ async def open_house(
             store=store,
             media=MediaStage(loader, records, holdings, limits),
             planner=planner,
-            execution=Execution(pool, store, planner, admission, table),
+            execution=Execution(pool, store, planner, admission, table, deriver),
             packer=Packer(instance, store, leasing, holdings),
             devices=device_store,
             executor=executor,
@@ -191,6 +194,7 @@ async def open_house(
             staging=staging,
             leasing=leasing,
             holdings=holdings,
+            deriver=deriver,
             devices=device_store,
             pipeline=pipeline,
         )

@@ -63,11 +63,17 @@ async def features(
             await house.store.wait(key)
     except TimeoutError:
         return JsonResponse({"status": "pending"}, 202)
-    stored = house.store.find(key)
-    if stored is None:
+    found = house.store.find(key) or house.deriver.base_of(key)
+    if found is None:
         raise FeatureNotFoundError("No such features are in the store; post the request again.")
-    _check_lease(house, stored, lease)
-    return _document(request, house, stored)
+    _check_lease(house, found, lease)
+    if found.key == key:
+        house.store.arena.pin(found.region)
+        return _document(request, house, found)
+    derived = await house.deriver.have(key)
+    if derived is None:
+        raise FeatureNotFoundError("No such features are in the store; post the request again.")
+    return _document(request, house, derived)
 
 
 def _check_lease(house: House, stored: Stored, lease: str | None) -> None:
@@ -80,6 +86,18 @@ def _check_lease(house: House, stored: Stored, lease: str | None) -> None:
 
 
 def _document(request: Request, house: House, stored: Stored) -> Response:
+    """Answer with a document that is pinned once; the response takes the pin over."""
+    try:
+        response = _respond(request, house, stored)
+    except BaseException:
+        house.store.arena.unpin(stored.region)
+        raise
+    if not isinstance(response, StreamedResponse):
+        house.store.arena.unpin(stored.region)
+    return response
+
+
+def _respond(request: Request, house: House, stored: Stored) -> Response:
     etag = f'"{stored.key[0]}-{stored.key[1]}-{stored.key[2]}"'
     headers = {
         "etag": etag,
@@ -96,7 +114,6 @@ def _document(request: Request, house: House, stored: Stored) -> Response:
     start, stop = wanted or (0, nbytes)
     if wanted is not None:
         headers["content-range"] = f"bytes {start}-{stop - 1}/{nbytes}"
-    house.store.arena.pin(stored.region)
     return StreamedResponse(
         [house.store.view(stored)[start:stop]],
         headers=headers,

@@ -475,3 +475,34 @@ def test_a_plan_by_url_reads_the_header_only(demo_dir: Path) -> None:
     assert read < len(_Origin.picture) / 2
     assert hashed["items"][0]["hash"] is not None
     assert hashed["input_ids"] == planned["input_ids"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_variants_are_derived_from_what_is_stored(service: Service, dtype: str) -> None:
+    """GET with another dtype rounds the stored float32; so does a POST that brings no bytes."""
+    body = {"prompt": IMAGE, "images": [b64(png(300, 260, seed=len(dtype) + 500))]}
+    exact = service.preprocess(body).json()["items"][0]
+    pixels = inline_tensors(exact)["pixel_values"]
+    document = service.get(f"/features/{exact['hash']}?dtype={dtype}")
+    assert document.status_code == 200
+    tensors = safetensors.torch.load(document.content)
+    assert torch.equal(tensors["pixel_values"], pixels.to(getattr(torch, dtype)))
+    assert tensors["image_grid_thw"].dtype == torch.int64
+    named = {"prompt": IMAGE, "images": [{"hash": exact["hash"]}], "dtype": dtype}
+    item = service.preprocess(named).json()["items"][0]
+    assert torch.equal(inline_tensors(item)["pixel_values"], tensors["pixel_values"])
+
+
+def test_private_features_need_their_lease(demo_dir: Path, demo_jpeg: bytes) -> None:
+    """With `store.private` a hash opens nothing."""
+    body = {"prompt": IMAGE, "images": [b64(demo_jpeg)], "transport": "ref"}
+    with running([str(demo_dir)], {"MMPREP_STORE__PRIVATE": "true"}) as service:
+        answer = service.preprocess(body).json()
+        location = answer["items"][0]["location"]
+        with httpx2.Client() as client:
+            assert client.get(location["url"]).status_code == 200
+            bare = client.get(location["url"].split("?")[0])
+            assert (bare.status_code, problem_of(bare)["code"]) == (404, "lease_not_found")
+            client.delete(f"{service.base_url}/leases/{answer['lease']['id']}")
+            ended = client.get(location["url"])
+            assert (ended.status_code, problem_of(ended)["code"]) == (410, "lease_expired")

@@ -1,0 +1,111 @@
+"""Other variants of features that are stored: exact, and never computed again.
+
+Half precision is the stored float32 rounded to nearest even, the same as processing with that
+dtype asked for, since processing rounds its exact float32 last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Executor
+
+import ml_dtypes
+import numpy as np
+
+from app.describe import describe_tensors, with_dtype
+from app.documents import item_metadata
+from app.store import FeatureStore, Had, Key, Stored, Wanted
+from processors.types import ProcessReport, TensorSpec
+from transport.arena import Region
+from transport.safetensors import TensorEntry, build_layout, data_offsets
+
+EXACT = "float32"
+_NUMPY = {
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "bool": np.dtype(bool),
+}
+
+
+class Deriver:
+    """Makes variants of stored features.
+
+    Args:
+        store: Where they are and go.
+        executor: Runs the conversion.
+    """
+
+    def __init__(self, store: FeatureStore, executor: Executor) -> None:
+        self._store = store
+        self._executor = executor
+
+    def base_of(self, key: Key) -> Stored | None:
+        """Return what a variant can be derived from, if that is stored and it is another one."""
+        item_hash, dtype, encoding = key
+        if dtype == EXACT:
+            return None
+        return self._store.find((item_hash, EXACT, encoding))
+
+    async def have(self, key: Key) -> Stored | None:
+        """Return a variant, derived if need be, pinned once; None where nothing is stored.
+
+        Raises:
+            StoreFullError: If features in use leave no room for it.
+        """
+        base = self.base_of(key)
+        if base is None:
+            return None
+        (outcome,) = await self._store.have([self._want(key, base)])
+        if isinstance(outcome, Had):
+            return outcome.stored
+        raise outcome
+
+    async def fill(self, base: Stored, region: Region, want: Wanted) -> ProcessReport:
+        """Write a variant of features into its region.
+
+        Args:
+            base: The exact features, pinned by the caller.
+            region: Where the variant goes.
+            want: What it is.
+        """
+        start = time.perf_counter()
+        source, target = self._store.view(base), self._store.arena.view(region)
+        await asyncio.get_running_loop().run_in_executor(
+            self._executor, _convert, base, source, want, target
+        )
+        return ProcessReport(0.0, (time.perf_counter() - start) * 1e3, kernel="derived")
+
+    def _want(self, key: Key, base: Stored) -> Wanted:
+        tensors = with_dtype(base.tensors, key[1])
+        entries = [TensorEntry(t.name, t.dtype, t.shape) for t in tensors]
+        described = describe_tensors(tensors, data_offsets(entries))
+        layout = build_layout(entries, item_metadata(described))
+
+        async def make(region: Region) -> ProcessReport:
+            return await self.fill(base, region, want)
+
+        want = Wanted(
+            key,
+            base.plan,
+            tensors,
+            layout,
+            make,
+            hold=lambda: self._store.arena.pin(base.region),
+            drop=lambda: self._store.arena.unpin(base.region),
+        )
+        return want
+
+
+def _convert(base: Stored, source: memoryview, want: Wanted, target: memoryview) -> None:
+    """Copy every tensor, rounding where the dtype is another."""
+    target[: want.layout.data_start] = want.layout.header
+    for old, new in zip(base.tensors, want.tensors, strict=True):
+        values = _array(source, base.layout.data_start + base.layout.offsets[old.name], old)
+        place = _array(target, want.layout.data_start + want.layout.offsets[new.name], new)
+        np.copyto(place, values, casting="same_kind" if old.dtype == new.dtype else "unsafe")
+
+
+def _array(document: memoryview, start: int, tensor: TensorSpec) -> np.ndarray:
+    dtype = _NUMPY.get(tensor.dtype) or np.dtype(tensor.dtype)
+    raw = np.frombuffer(document[start : start + tensor.nbytes], dtype=dtype)
+    return raw.reshape(tensor.shape)
