@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.server import ABORT_KEY
 
-CHUNK_BYTES = 512 * 1024
+CHUNK_BYTES = 1024 * 1024
 TAIL_BYTES = 160 * 1024
 """More than uvicorn's write high-water mark (64 KiB), with room."""
 LAST_BYTES = 16 * 1024
