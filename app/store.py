@@ -83,7 +83,7 @@ class FeatureStore:
         self.arena = arena
         self._stored: dict[Key, Stored] = {}
         self._productions: dict[Key, _Production] = {}
-        self._failed: BoundedMap[Key, BaseException] = BoundedMap(MAX_FAILED)
+        self._failed: BoundedMap[Key, tuple[Stored, BaseException]] = BoundedMap(MAX_FAILED)
         arena.on_evict = self._forget
 
     def find(self, key: Key) -> Stored | None:
@@ -97,6 +97,15 @@ class FeatureStore:
     def variants(self, item_hash: str) -> list[Stored]:
         """Return every ready variant of an item."""
         return [s for key in list(self._stored) if key[0] == item_hash and (s := self.find(key))]
+
+    def region_of(self, key: Key) -> Region | None:
+        """Return what a lease of features holds: ready, in the making, or their making failed."""
+        if (ready := self.find(key)) is not None:
+            return ready.region
+        if (production := self._productions.get(key)) is not None:
+            return production.stored.region
+        failed = self._failed.get(key)
+        return failed[0].region if failed is not None else None
 
     def is_pending(self, key: Key) -> Stored | None:
         """Return features that are being made."""
@@ -164,8 +173,8 @@ class FeatureStore:
         production = self._productions.get(key)
         if production is not None:
             await asyncio.shield(production.task)
-        elif (error := self._failed.get(key)) is not None:
-            raise error
+        elif (failed := self._failed.get(key)) is not None:
+            raise failed[1]
 
     async def settle(self) -> None:
         """Wait until nothing is in the making."""
@@ -208,7 +217,7 @@ class FeatureStore:
         if task.cancelled() or error is not None:
             self.arena.abort(stored.region)
             if error is not None and production.is_wanted:
-                self._failed.put(stored.key, error)
+                self._failed.put(stored.key, (stored, error))
         else:
             self.arena.commit(stored.region)
             self._stored[stored.key] = stored

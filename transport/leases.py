@@ -241,8 +241,8 @@ class LeaseTable:
             self._end(record)
             self._revoked += 1
 
-    def require(self, lease_id: str, region: Region) -> None:
-        """Check that an active lease covers a region: what stands for permission to read it.
+    def require(self, lease_id: str, regions: Sequence[Region]) -> None:
+        """Check that an active lease covers one of an item's regions: permission to read the item.
 
         Raises:
             LeaseNotFoundError: If this instance never issued it, or it is another answer's.
@@ -253,7 +253,7 @@ class LeaseTable:
         record = self._held.get(lease_id)
         if record is None or record.in_grace:
             raise LeaseExpiredError("the lease has ended: post the request again")
-        if all(region.generation != leased.generation for leased in record.regions):
+        if not {r.generation for r in regions} & {r.generation for r in record.regions}:
             raise LeaseNotFoundError("the lease does not cover these features")
 
     def sweep(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -19,6 +19,7 @@ from transport.errors import LeaseNotFoundError
 
 router = APIRouter(tags=["features"])
 MEDIA_TYPE = "application/vnd.safetensors"
+Dtype = Literal["float32", "bfloat16", "float16"]
 MAX_WAIT_MS = 60_000
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _ANSWERS: Responses = {
@@ -50,13 +51,14 @@ async def features(
     house: HouseDep,
     key_id: Identity,
     item_hash: str,
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    dtype: Dtype = "float32",
     encoding: Literal["plain"] = "plain",
     wait_ms: Annotated[int, Query(ge=0, le=MAX_WAIT_MS)] = 0,
     lease: Annotated[str | None, Query(max_length=128)] = None,
 ) -> Response:
     """Return an item's document; 202 while it is made, 404 once it is gone."""
     del key_id
+    _check_lease(house, item_hash, lease)
     key = (item_hash, dtype, encoding)
     try:
         async with asyncio.timeout(wait_ms / 1000):
@@ -66,7 +68,6 @@ async def features(
     found = house.store.find(key) or house.deriver.base_of(key)
     if found is None:
         raise FeatureNotFoundError("No such features are in the store; post the request again.")
-    _check_lease(house, found, lease)
     if found.key == key:
         house.store.arena.pin(found.region)
         return _document(request, house, found)
@@ -76,13 +77,23 @@ async def features(
     return _document(request, house, derived)
 
 
-def _check_lease(house: House, stored: Stored, lease: str | None) -> None:
-    """Where features are private, a hash alone opens nothing."""
+def _check_lease(house: House, item_hash: str, lease: str | None) -> None:
+    """Where features are private, a hash alone opens nothing and tells nothing.
+
+    Not even whether its features are there: the answer is the same either way. A lease over one
+    variant opens what is derived from it too.
+
+    Raises:
+        LeaseNotFoundError: If no lease is given, or one that does not cover these features.
+        LeaseExpiredError: If it ended or expired.
+    """
     if not house.settings.store.private:
         return
     if lease is None:
         raise LeaseNotFoundError("These features are read with the lease of their answer.", "lease")
-    house.leasing.table.require(lease, stored.region)
+    keys = [(item_hash, dtype, "plain") for dtype in get_args(Dtype)]
+    regions = [region for key in keys if (region := house.store.region_of(key)) is not None]
+    house.leasing.table.require(lease, regions)
 
 
 def _document(request: Request, house: House, stored: Stored) -> Response:

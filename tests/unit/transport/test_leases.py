@@ -117,7 +117,7 @@ def test_expired_regions_are_kept_for_the_grace(arena, leases, clock):
     with pytest.raises(StoreFullError):
         arena.reserve([("big", CAPACITY - 64)])
     with pytest.raises(LeaseExpiredError):
-        leases.require(lease.id, region)
+        leases.require(lease.id, [region])
     assert leases.statistics().in_grace == 1
     clock.now += 60
     assert arena.reserve([("big", CAPACITY - 64)])
@@ -134,10 +134,10 @@ def test_renewing_works_while_the_regions_stand(arena, leases, clock, late_s):
     leases.sweep()
     assert leases.renew(lease.id).ttl_s == 300
     clock.now += 299
-    leases.require(lease.id, region)
+    leases.require(lease.id, [region])
     clock.now += 1
     with pytest.raises(LeaseExpiredError):
-        leases.require(lease.id, region)
+        leases.require(lease.id, [region])
 
 
 def test_a_shorter_renewal_is_shorter(arena, leases, clock):
@@ -173,7 +173,7 @@ def test_a_lapsed_lease_can_be_released_but_not_read_under(arena, leases, clock)
     lease = leases.grant([region], ttl_s=1)
     clock.now += 100
     with pytest.raises(LeaseExpiredError):
-        leases.require(lease.id, region)
+        leases.require(lease.id, [region])
     leases.release(lease.id)
     with pytest.raises(LeaseExpiredError):
         leases.renew(lease.id)
@@ -193,9 +193,9 @@ def test_a_lease_covers_its_own_regions_only(arena, leases):
     """With a private store, another answer's lease opens nothing."""
     mine, other = _ready(arena, "a"), _ready(arena, "b")
     lease = leases.grant([mine], ttl_s=1)
-    leases.require(lease.id, mine)
+    leases.require(lease.id, [mine])
     with pytest.raises(LeaseNotFoundError):
-        leases.require(lease.id, other)
+        leases.require(lease.id, [other])
 
 
 def test_the_quota_bounds_leased_bytes_per_owner(arena, clock):
