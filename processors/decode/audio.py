@@ -159,11 +159,24 @@ def _mono(container: AvObject, stream: AvObject, clock: Clock) -> Iterator[tuple
         for frame in decoded(packet):
             if (frame.format.name, frame.layout.name) != form:
                 form = (frame.format.name, frame.layout.name)
-                resampler = av.AudioResampler(format="fltp")
-            for planar in resampler.resample(frame):
-                samples = planar.to_ndarray()
-                mono = samples[0] if len(samples) == 1 else samples.mean(axis=0, dtype=np.float32)
-                yield mono, frame.sample_rate
+                # Interleaved, so that there is one plane: PyAV counts the planes of a frame up to a
+                # null pointer, and with eight channels or more there need not be one.
+                resampler = av.AudioResampler(format="flt")
+            for packed in resampler.resample(frame):
+                yield _average(packed.to_ndarray(), packed.layout.nb_channels), frame.sample_rate
+
+
+def _average(packed: np.ndarray, channels: int) -> np.ndarray:
+    """Return the mean of interleaved channels, added in their order; float32 of shape (S,)."""
+    samples = packed.reshape(-1, channels)
+    total: np.ndarray = samples[:, 0]
+    if channels == 1:
+        return total
+    total = total + samples[:, 1]
+    for channel in range(2, channels):
+        total += samples[:, channel]
+    total /= np.float32(channels)
+    return total
 
 
 def _checked_rate(rate_hz: int | None) -> int:

@@ -1,0 +1,73 @@
+"""Audio of any number of channels averages to mono; no read goes past the last of them."""
+
+import io
+import wave
+
+import av
+import numpy as np
+import pytest
+
+from processors.decode import decode_audio
+from processors.types import DecodeLimits, MediaOptions
+
+RATE_HZ = 16_000
+SAMPLES = 8_000
+OPTIONS, LIMITS = MediaOptions(), DecodeLimits()
+
+
+def sound_of(channels: int) -> np.ndarray:
+    """int16 of shape (SAMPLES, channels)."""
+    chance = np.random.default_rng(channels)
+    return chance.integers(-20_000, 20_000, (SAMPLES, channels), dtype=np.int16)
+
+
+def decoded(data: bytes) -> np.ndarray:
+    return decode_audio(data, sample_rate_hz=RATE_HZ, options=OPTIONS, limits=LIMITS)
+
+
+def as_wav(sound: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(sound.shape[1])
+        file.setsampwidth(2)
+        file.setframerate(RATE_HZ)
+        file.writeframes(sound.tobytes())
+    return out.getvalue()
+
+
+def encoded(sound: np.ndarray, layout: str, codec: str, container: str) -> bytes:
+    out = io.BytesIO()
+    with av.open(out, "w", format=container) as file:
+        stream = file.add_stream(codec, rate=RATE_HZ, layout=layout)
+        frame = av.AudioFrame.from_ndarray(sound.reshape(1, -1), format="s16", layout=layout)
+        frame.sample_rate = RATE_HZ
+        resampler = av.AudioResampler(stream.format, layout, RATE_HZ, stream.frame_size or None)
+        for part in [*resampler.resample(frame), *resampler.resample(None)]:
+            file.mux(stream.encode(part))
+        file.mux(stream.encode(None))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 6, 7, 8, 9, 16, 28, 64])
+def test_plain_samples_are_averaged(channels: int) -> None:
+    """PCM has no loss: the mean of its channels."""
+    sound = sound_of(channels)
+    mono = (sound / np.float32(32768)).mean(axis=1, dtype=np.float64)
+    np.testing.assert_allclose(decoded(as_wav(sound)), mono, rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("layout", ["mono", "stereo", "5.1", "7.1"])
+@pytest.mark.parametrize(
+    ("codec", "container"), [("flac", "flac"), ("aac", "mp4"), ("libopus", "ogg")]
+)
+def test_surround_sound_is_averaged(layout: str, codec: str, container: str) -> None:
+    """The codecs that hold channels apart, up to as many as FFmpeg keeps without a table."""
+    channels = av.AudioLayout(layout).nb_channels
+    time_s = np.arange(SAMPLES) / RATE_HZ
+    tone = np.round(8000 * np.sin(2 * np.pi * 440 * time_s)).astype(np.int16)
+    sound = np.repeat(tone[:, None], channels, axis=1)
+    mono = decoded(encoded(np.ascontiguousarray(sound), layout, codec, container))
+    middle = mono[2000:6800]
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(middle.size)))
+    assert np.argmax(spectrum) == round(440 * middle.size / RATE_HZ)
+    assert np.abs(middle).max() == pytest.approx(8000 / 32768, rel=0.2)
