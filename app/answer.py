@@ -43,6 +43,8 @@ class AnswerItem:
     placement: ItemPlacement | None
     hash: str | None
     digest: bytes | None
+    caller_hash: str | None = None
+    """What the caller calls a preprocessed item; told, never looked at."""
     stored: Stored | None = None
     """Pinned in the store; None where nothing is sent."""
     location: dict[str, Any] | None = None
@@ -122,6 +124,7 @@ def describe_item(item: AnswerItem, *, inline: bool) -> dict[str, Any]:
         "tensors": describe_tensors(tensors, data_offsets(entries)),
         "location": location,
         "source": describe_source(item.plan.source),
+        **({} if item.caller_hash is None else {"caller_hash": item.caller_hash}),
     }
 
 

@@ -13,7 +13,7 @@ from app.schemas import PreprocessRequest
 from app.timing import Timings
 from processors.positions import Positions
 from processors.prompt import ExpandedPrompt
-from processors.types import ItemPlan
+from processors.types import ItemPlan, TensorSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Planned:
     plan: ItemPlan
     hash: str | None
     job: JobItem
+    slices: tuple[TensorSlice, ...] | None = None
+    """Of a preprocessed item: where its tensors stand in the caller's document."""
 
 
 @dataclass(frozen=True, slots=True)

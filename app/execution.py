@@ -11,7 +11,7 @@ from app.derive import Deriver
 from app.describe import describe_tensors, with_dtype
 from app.documents import item_metadata
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors
-from app.jobs import Replanned
+from app.jobs import CopyJob, ExecuteJob, Replanned
 from app.media import at_item
 from app.options import LEASED
 from app.planning import Planner
@@ -164,9 +164,7 @@ class Execution:
                 return await self._deriver.fill(bases[0], region, want)
             if not held:
                 raise FeatureNotFoundError("The features are gone; send the item's bytes.")
-            job = work.execute_job(
-                call.model.info.name, item.job, item.plan, tensors, layout, region
-            )
+            job = _job(call, item, want, region)
             # No deadline: others may wait for the same features. Who gives up leaves the store's
             # waiting list, and the last one to leave drops the job.
             result = await self._pool.run(
@@ -190,3 +188,12 @@ def _key(call: Call, item: Planned) -> Key:
 def _is_known(call: Call, item: Planned) -> bool:
     """Return whether the caller holds an item's features already."""
     return item.hash is not None and item.hash in (call.request.known or ())
+
+
+def _job(call: Call, item: Planned, want: Wanted, region: Region) -> ExecuteJob | CopyJob:
+    """Return the job that makes an item's features."""
+    model = call.model.info.name
+    if item.slices is None:
+        return work.execute_job(model, item.job, item.plan, want.tensors, want.layout, region)
+    document = item.job.media[0]
+    return work.copy_job(model, document, item.slices, want.tensors, want.layout, region)

@@ -38,6 +38,7 @@ _IGNORED = {
     "input_audio": frozenset({"format"}),
 }
 """What OpenAI's clients send along and no processor reads."""
+_Medium = str | WireMedia | WirePreprocessed
 _media: TypeAdapter[Any] = TypeAdapter(Media)
 
 
@@ -59,6 +60,11 @@ class RequestItem:
         return MediaOptions(**given.model_dump()) if given is not None else MediaOptions()
 
     @property
+    def preprocessed(self) -> WirePreprocessed | None:
+        """What the caller gives in place of a medium, if it does."""
+        return self.media if isinstance(self.media, WirePreprocessed) else None
+
+    @property
     def uuid(self) -> str | None:
         """The caller's alias for the content, if it gave one."""
         return self.media.uuid if isinstance(self.media, WireMedia) else None
@@ -71,6 +77,11 @@ class Collected:
     items: tuple[RequestItem, ...]
     chat: ChatInput | None
 
+    @property
+    def preprocessed(self) -> tuple[RequestItem, ...]:
+        """The entries that are preprocessed, at most one of each modality."""
+        return tuple(item for item in self.items if item.preprocessed is not None)
+
     def count(self, modality: Modality) -> int:
         """Return how many items of a modality there are."""
         return sum(item.modality is modality for item in self.items)
@@ -80,7 +91,8 @@ def collect(request: PreprocessRequest, *, max_items: int) -> Collected:
     """Return a request's media in placeholder order per modality, and its chat if it is one.
 
     Raises:
-        InvalidRequestError: If a chat part cannot be understood.
+        InvalidRequestError: If a chat part cannot be understood, or a preprocessed entry is not
+            its modality's only one.
         TooManyItemsError: If there are more items than the limit.
     """
     if request.messages is not None:
@@ -94,11 +106,35 @@ def collect(request: PreprocessRequest, *, max_items: int) -> Collected:
             )
         ]
         collected = Collected(tuple(items), None)
-    if len(collected.items) > max_items:
-        raise TooManyItemsError(
-            f"The request holds {len(collected.items)} items; at most {max_items} are served."
-        )
+    check_count(len(collected.items), max_items)
+    for item in collected.preprocessed:
+        _check_preprocessed(item, collected)
     return collected
+
+
+def check_count(num_items: int, max_items: int) -> None:
+    """Refuse more items than the limit.
+
+    Raises:
+        TooManyItemsError: With both numbers.
+    """
+    if num_items > max_items:
+        raise TooManyItemsError(
+            f"The request holds {num_items} items; at most {max_items} are served."
+        )
+
+
+def _check_preprocessed(item: RequestItem, collected: Collected) -> None:
+    """Refuse a preprocessed entry beside another one of its modality, or in the wrong list."""
+    entry, modality = item.preprocessed, item.modality
+    if collected.count(modality) > 1:
+        raise InvalidRequestError(
+            f"A preprocessed entry is the only {modality.value} of its request.", item.param
+        )
+    if entry is not None and entry.modality not in (None, modality.value):
+        raise InvalidRequestError(
+            f"This is the place of {modality.value}s.", f"{item.param}.modality"
+        )
 
 
 def _collect_chat(request: PreprocessRequest) -> Collected:
@@ -137,7 +173,7 @@ def _collect_chat(request: PreprocessRequest) -> Collected:
 
 def _read_part(
     part: object, param: str
-) -> tuple[list[dict[str, Any]], list[tuple[Modality, str | WireMedia]]]:
+) -> tuple[list[dict[str, Any]], list[tuple[Modality, _Medium]]]:
     """Return the parts a template sees and the media, if any, of one content part."""
     if isinstance(part, str):
         return [{"type": "text", "text": part}], []
@@ -158,7 +194,7 @@ def _read_part(
     return [{"type": modality.value}], [(modality, media)]
 
 
-def _read_media(part: Mapping[str, Any], kind: str, key: str, param: str) -> str | WireMedia:
+def _read_media(part: Mapping[str, Any], kind: str, key: str, param: str) -> _Medium:
     unknown = set(part) - _PART_EXTRAS - _SOURCE_KEYS - {"type", key}
     if unknown:
         raise InvalidRequestError(f"A {kind} part has no {min(unknown)!r}.", param)
@@ -179,7 +215,7 @@ def _read_media(part: Mapping[str, Any], kind: str, key: str, param: str) -> str
             return value
         fields = {"url" if "://" in value[:16] or value.startswith("data:") else "data": value}
     try:
-        media: str | WireMedia = _media.validate_python({**fields, **extras})
+        media: _Medium = _media.validate_python({**fields, **extras})
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(str(p) for p in first["loc"] if p != "object")

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from processors.errors import MmprepError
 from processors.types import (
     ChatInput,
+    GivenItem,
     ItemPlan,
     MediaOptions,
     Modality,
     ProcessReport,
     RenderedPrompt,
+    TensorSlice,
 )
 
 
@@ -95,6 +97,19 @@ class PlanJob:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanGivenJob:
+    """Plan the items that a caller has preprocessed; gives a tuple of `GivenItem`s."""
+
+    model: str
+    modality: Modality
+    format: Literal["processor_output", "precomputed_embedding"]
+    document: Extent
+    """A safetensors document with the tensors of all of them."""
+    run_lengths: tuple[int, ...] = ()
+    """See `processors.types.GivenEntry`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExecuteJob:
     """Decode and process one item into its region; gives `ExecuteResult` or `Replanned`."""
 
@@ -107,6 +122,20 @@ class ExecuteJob:
     """The item's document, without its control block, which belongs to the API process."""
     header: bytes
     """The document's header; the worker writes it at the region's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """Copy what a caller has preprocessed into its item's region; gives an `ExecuteResult`."""
+
+    model: str
+    document: Extent
+    slices: tuple[TensorSlice, ...]
+    """One for each of `outputs`, in their order."""
+    outputs: tuple[OutputEntry, ...]
+    region: Extent
+    header: bytes
+    """As of an `ExecuteJob`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +154,7 @@ class EncodeJob:
     prompt: RenderedPrompt
 
 
-Job = PlanJob | ExecuteJob | RenderJob | EncodeJob
+Job = PlanJob | PlanGivenJob | ExecuteJob | CopyJob | RenderJob | EncodeJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,4 +188,4 @@ class JobFailure:
     """For the log alone, where nobody foresaw the failure."""
 
 
-JobValue = ItemPlan | ExecuteResult | Replanned | RenderedPrompt | list[int]
+JobValue = ItemPlan | tuple[GivenItem, ...] | ExecuteResult | Replanned | RenderedPrompt | list[int]

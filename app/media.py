@@ -19,7 +19,7 @@ from app.loading.loader import Loader
 from app.records import Records
 from app.schemas import WireMedia, WirePreprocessed
 from app.staging import StagedMedia
-from processors.errors import InvalidRequestError, UnsupportedOptionError
+from processors.errors import InvalidRequestError
 from processors.hashing import digest_of_frames
 from processors.types import Modality
 
@@ -34,7 +34,8 @@ class LoadedItem:
     media: tuple[StagedMedia, ...]
     """Encoded bytes: one medium, or a video's frames; empty where only a name was given."""
     digest: bytes | None
-    """Content digest, 32 bytes; None for an item named by its hash."""
+    """Content digest, 32 bytes; None for an item named by its hash, and for a preprocessed entry
+    until its tensors are read."""
     item_hash: str | None = None
     """The hash the caller named the item by."""
     url: str | None = None
@@ -182,7 +183,7 @@ class MediaStage:
         if headers_only and (url := _image_url(item)) is not None:
             return LoadedItem(item, (), None, url=url)
         if isinstance(media, WirePreprocessed):
-            raise UnsupportedOptionError("Preprocessed entries are not served yet.")
+            return LoadedItem(item, (await self._load_tensors(item, media, uploads),), None)
         if isinstance(media, WireMedia) and media.hash is not None:
             return self._named_by_hash(item, media.hash)
         staged = await self._bytes_of(item, media, uploads)
@@ -215,6 +216,15 @@ class MediaStage:
             return (uploads.take(media.upload, "").share(),)
         source = media.url if media.url is not None else media.data
         return () if source is None else (await self._load_source(item, source),)
+
+    async def _load_tensors(
+        self, item: RequestItem, media: WirePreprocessed, uploads: Uploads
+    ) -> StagedMedia:
+        tensors = media.tensors
+        if tensors.upload is not None:
+            return uploads.take(tensors.upload, "tensors.upload").share()
+        max_bytes = self._limits.of(item.modality)
+        return await self._loader.load_base64(tensors.safetensors or "", max_bytes=max_bytes)
 
     async def _load_source(self, item: RequestItem, source: str) -> StagedMedia:
         return await self._loader.load(

@@ -9,7 +9,7 @@ from typing import Any
 from app.catalog import ServedModel
 from app.config import TransportSettings
 from app.errors import FingerprintMismatchError
-from app.schemas import PreprocessRequest, WireConsumer
+from app.schemas import PreprocessRequest, WireConsumer, WirePreprocessed
 from processors.errors import InvalidRequestError, UnsupportedOptionError
 
 LEASED = frozenset({"shm", "ref", "cuda_ipc"})
@@ -97,6 +97,15 @@ def resolve_dtype(request: PreprocessRequest, model: ServedModel) -> str:
     return model.info.model_dtype
 
 
+def _brings_ids(request: PreprocessRequest) -> bool:
+    """Return whether a preprocessed entry's own ids take the prompt's place."""
+    entries = [*(request.images or ()), *(request.videos or ()), *(request.audios or ())]
+    is_alone = request.prompt is None and request.messages is None
+    return is_alone and any(
+        isinstance(e, WirePreprocessed) and e.input_ids is not None for e in entries
+    )
+
+
 def check(request: PreprocessRequest, model: ServedModel, *, templates_allowed: bool) -> None:
     """Refuse what is not built or not allowed, and what the caller expects to be otherwise.
 
@@ -119,7 +128,7 @@ def check(request: PreprocessRequest, model: ServedModel, *, templates_allowed: 
         raise UnsupportedOptionError(
             "The model has no chat template; send prompt or input_ids.", "messages"
         )
-    if request.expanded is not False and request.input_ids is None:
+    if request.expanded is not False and request.input_ids is None and not _brings_ids(request):
         raise InvalidRequestError("Only input_ids can come expanded.", "expanded")
     if not request.wait and not {"shm", "ref"} & set(request.transports):
         raise InvalidRequestError("wait: false needs the shm or ref transport.", "wait")

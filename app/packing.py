@@ -37,8 +37,9 @@ class Packer:
         """Answer a plan; media stay readable by hash for a while where their hash was asked for."""
         if call.request.plan_hash:
             for item in planned:
-                if item.hash is not None and item.loaded.digest is not None and item.loaded.media:
-                    self._holdings.hold(item.hash, item.loaded.media, item.loaded.digest)
+                digest, media = item.loaded.digest, item.loaded.media
+                if item.hash is not None and digest is not None and media and not item.slices:
+                    self._holdings.hold(item.hash, media, digest)
         return self._answer(call, planned, expanded, ["planned"] * len(planned), None)
 
     def executed(
@@ -65,7 +66,14 @@ class Packer:
             call.timings.add("decode", report.decode_ms)
             call.timings.add("process", report.process_ms)
         statuses = [
-            "known" if h is None else "cached" if h.report is None else "computed" for h in had
+            "known"
+            if h is None
+            else "passthrough"
+            if item.slices is not None
+            else "cached"
+            if h.report is None
+            else "computed"
+            for item, h in zip(planned, had, strict=True)
         ]
         stored = [None if h is None else h.stored for h in had]
         answer = self._answer(call, planned, expanded, statuses, stored)
@@ -82,8 +90,14 @@ class Packer:
     ) -> Answer:
         """Answer before the features are made (`wait: false`); takes over their pins."""
         statuses = [
-            "known" if s is None else "pending" if self._store.is_pending(s.key) else "cached"
-            for s in stored
+            "known"
+            if s is None
+            else "pending"
+            if self._store.is_pending(s.key)
+            else "cached"
+            if item.slices is None
+            else "passthrough"
+            for item, s in zip(planned, stored, strict=True)
         ]
         answer = self._answer(call, planned, expanded, statuses, stored)
         self._hold(call, answer, stored, release)
@@ -145,6 +159,7 @@ class Packer:
                 placement=places.get(keys[n]),
                 hash=planned[n].hash,
                 digest=planned[n].loaded.digest,
+                caller_hash=_caller_hash(planned[n]),
                 stored=None if stored is None else stored[n],
             )
             for n in in_prompt_order(keys, placements)
@@ -175,3 +190,8 @@ class Packer:
             prompt_text=expanded.text,
             timings_ms=call.timings.finish(),
         )
+
+
+def _caller_hash(item: Planned) -> str | None:
+    entry = item.loaded.item.preprocessed
+    return None if entry is None else entry.hash

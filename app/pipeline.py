@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from app.catalog import Catalog
 from app.config import Settings
 from app.devices import DeviceStore
 from app.execution import Execution, Outcome
-from app.items import collect
+from app.given_items import check_offsets, expand_around, own_ids
+from app.items import check_count, collect
 from app.jobs import RenderJob
 from app.leasing import Placed
 from app.media import LoadedItem, MediaStage, Uploads
@@ -129,6 +130,8 @@ class Pipeline:
         try:
             uploads.check_all_used()
             planned = await self._planner.plan_all(call, loaded)
+            # An entry may stand for many items.
+            check_count(len(planned), self._settings.limits.items)
             return await self._answer(call, planned, source)
         finally:
             _release(loaded)
@@ -175,6 +178,8 @@ class Pipeline:
             source = _read_ids(part.view())
         elif request.input_ids is not None:
             source = np.array(request.input_ids, dtype=np.int32)
+        elif (ids := own_ids(call)) is not None:
+            source = np.array(ids, dtype=np.int32)
         elif call.model.info.placeholders:
             raise InvalidRequestError("Give one of prompt, input_ids, messages.", "prompt")
         await self._check_counts(call, source)
@@ -184,6 +189,9 @@ class Pipeline:
         """Refuse a prompt whose placeholders do not match the media, before any work on them."""
         request = call.request
         if source is None or request.lenient or request.expanded is not False:
+            return
+        # How many items a preprocessed entry stands for, its tensors tell.
+        if call.collected.preprocessed:
             return
         # The sound of a video stands in its video's placeholder; the expansion pairs them.
         if request_settings(request.mm_processor_kwargs or {}).get("use_audio_in_video"):
@@ -284,13 +292,19 @@ class Pipeline:
                 source, plans, lenient=request.lenient, max_tokens=most
             )
         else:
-            prompt = model.encoder.expand_ids(
+            prompt = expand_around(
                 source,
-                plans,
-                expanded=request.expanded,
-                lenient=request.lenient,
-                max_tokens=most,
+                planned,
+                lambda ids, items: model.encoder.expand_ids(
+                    ids,
+                    [item.plan for item in items],
+                    expanded=_expansion(request),
+                    lenient=request.lenient,
+                    max_tokens=most,
+                ),
             )
+        if call.collected.preprocessed:
+            check_offsets(planned, prompt.placements)
         if len(prompt.input_ids) > most:
             raise PromptTooLongError(
                 f"The expanded prompt has {len(prompt.input_ids)} tokens; at most {most} are "
@@ -303,6 +317,13 @@ class Pipeline:
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+
+def _expansion(request: PreprocessRequest) -> Literal[False, True, "auto"]:
+    """Return whether a request's ids are expanded; those of a preprocessed entry mostly are."""
+    if request.input_ids is None and request.expanded is False:
+        return "auto"
+    return request.expanded
 
 
 def _release(loaded: Sequence[LoadedItem]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from app import work
 from app.call import Call, Planned
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors
+from app.given_items import plan_given
 from app.jobs import JobItem, PlanJob
 from app.loading import Loader
 from app.media import LoadedItem, at_item
@@ -48,14 +49,14 @@ class Planner:
         self._max_bytes = max_bytes
 
     async def plan_all(self, call: Call, loaded: Sequence[LoadedItem]) -> list[Planned]:
-        """Return every item with its plan, in the order given.
+        """Return every item with its plan, in the order given; preprocessed ones told apart.
 
         Raises:
             ItemErrors: With every item that failed, in request order.
         """
         with call.timings.stage("plan"):
             results = await asyncio.gather(
-                *(self._plan(call, item) for item in loaded), return_exceptions=True
+                *(self._plan_all_of(call, item) for item in loaded), return_exceptions=True
             )
         errors = [
             at_item(result, item.item.param)
@@ -64,11 +65,11 @@ class Planner:
         ]
         if errors:
             raise ItemErrors(errors)
-        planned = []
+        planned: list[Planned] = []
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-            planned.append(result)
+            planned += result
         return planned
 
     def remember(self, call: Call, item: Planned) -> None:
@@ -81,11 +82,26 @@ class Planner:
         )
         self._records.remember(record, self._index(call, item.loaded))
 
-    async def _plan(self, call: Call, loaded: LoadedItem) -> Planned:
-        item, info = loaded.item, call.model.info
-        if item.modality not in info.modalities:
+    async def _plan_all_of(self, call: Call, loaded: LoadedItem) -> list[Planned]:
+        entry = loaded.item.preprocessed
+        if entry is None:
+            return [await self._plan(call, loaded)]
+        self._check_modality(call, loaded)
+        planned = await plan_given(self._pool, call, loaded, entry)
+        for item in planned:
+            self.remember(call, item)
+        return planned
+
+    @staticmethod
+    def _check_modality(call: Call, loaded: LoadedItem) -> None:
+        info = call.model.info
+        if loaded.item.modality not in info.modalities:
             served = ", ".join(m.value for m in info.modalities)
             raise InvalidRequestError(f"{info.name} takes {served} only.")
+
+    async def _plan(self, call: Call, loaded: LoadedItem) -> Planned:
+        item, info = loaded.item, call.model.info
+        self._check_modality(call, loaded)
         given = call.request.mm_processor_kwargs or {}
         kwargs = effective_kwargs(info, item.modality, given, item.options)
         settings = request_settings(given)

@@ -25,6 +25,7 @@ import structlog
 
 from app.errors import DrainingError, OverloadedError
 from app.jobs import (
+    CopyJob,
     DeadlineExceededError,
     EncodeJob,
     ExecuteJob,
@@ -33,6 +34,7 @@ from app.jobs import (
     Job,
     JobFailure,
     JobValue,
+    PlanGivenJob,
     PlanJob,
     RenderJob,
     Replanned,
@@ -44,7 +46,14 @@ from app.worker_messages import WorkerStart
 from app.worker_process import Lane, Outcome, StartError, WorkerProcess
 from processors import errors
 from processors.errors import MediaDecodeError, MediaTooLargeError, MmprepError, ModelLoadError
-from processors.types import DecodeLimits, ItemPlan, ModelInfo, ModelSpec, RenderedPrompt
+from processors.types import (
+    DecodeLimits,
+    GivenItem,
+    ItemPlan,
+    ModelInfo,
+    ModelSpec,
+    RenderedPrompt,
+)
 from transport.segments import DEFAULT_DIRECTORY
 
 SMALL_LANE = 0
@@ -203,6 +212,14 @@ class WorkerPool:
     ) -> ItemPlan: ...
     @overload
     async def run(
+        self, job: PlanGivenJob, *, deadline: float | None, priority: int = 0, cost: int = 0
+    ) -> tuple[GivenItem, ...]: ...
+    @overload
+    async def run(
+        self, job: CopyJob, *, deadline: float | None, priority: int = 0, cost: int = 0
+    ) -> ExecuteResult: ...
+    @overload
+    async def run(
         self, job: ExecuteJob, *, deadline: float | None, priority: int = 0, cost: int = 0
     ) -> ExecuteResult | Replanned: ...
     @overload
@@ -235,7 +252,7 @@ class WorkerPool:
         """
         if self._is_closing:
             raise DrainingError("The service is shutting down.")
-        queue = self._big if isinstance(job, ExecuteJob) else self._small
+        queue = self._big if isinstance(job, ExecuteJob | CopyJob) else self._small
         if len(self._big) + len(self._small) >= self._settings.queue_jobs:
             raise OverloadedError("Too many items wait for a worker; try again later.")
         ticket = make_ticket(job, priority, cost, asyncio.get_running_loop().time())

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from app.jobs import ExecuteJob, Job, JobValue
+from app.jobs import CopyJob, ExecuteJob, Job, JobValue
 
 PIXELS_PER_S = 80e6
 """Decoded and processed per lane, roughly; only the order of jobs depends on it."""
@@ -41,7 +41,7 @@ class Ticket:
     @property
     def is_small(self) -> bool:
         """Whether it takes the lane for plans and templates."""
-        return not isinstance(self.job, ExecuteJob)
+        return not isinstance(self.job, ExecuteJob | CopyJob)
 
 
 def make_ticket(job: Job, priority: int, cost: int, now: float) -> Ticket:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.jobs import ExecuteJob, Extent, JobItem, OutputEntry
+from app.jobs import CopyJob, ExecuteJob, Extent, JobItem, OutputEntry
 from app.media import LoadedItem
-from processors.types import ItemPlan, TensorSpec
+from processors.types import ItemPlan, TensorSlice, TensorSpec
 from transport.arena import Region
 from transport.safetensors import DocumentLayout
 
@@ -41,12 +41,30 @@ def execute_job(
     region: Region,
 ) -> ExecuteJob:
     """Return the job that fills an item's region."""
-    outputs = tuple(
+    outputs = _outputs(tensors, layout)
+    extent = Extent(region.segment, region.offset, region.nbytes)
+    return ExecuteJob(model, item, plan, outputs, extent, layout.header)
+
+
+def copy_job(
+    model: str,
+    document: Extent,
+    slices: Sequence[TensorSlice],
+    tensors: Sequence[TensorSpec],
+    layout: DocumentLayout,
+    region: Region,
+) -> CopyJob:
+    """Return the job that copies a preprocessed item into its region."""
+    outputs = _outputs(tensors, layout)
+    extent = Extent(region.segment, region.offset, region.nbytes)
+    return CopyJob(model, document, tuple(slices), outputs, extent, layout.header)
+
+
+def _outputs(tensors: Sequence[TensorSpec], layout: DocumentLayout) -> tuple[OutputEntry, ...]:
+    return tuple(
         OutputEntry(t.name, t.dtype, t.shape, layout.data_start + layout.offsets[t.name])
         for t in tensors
     )
-    extent = Extent(region.segment, region.offset, region.nbytes)
-    return ExecuteJob(model, item, plan, outputs, extent, layout.header)
 
 
 def source_pixels(plan: ItemPlan) -> int:

@@ -13,12 +13,14 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from app.channel import BlockingChannel
+from app.given import read_tensors, take
 from app.isolation import (
     bound_private_memory,
     die_with_parent,
@@ -26,6 +28,7 @@ from app.isolation import (
     give_up_privileges,
 )
 from app.jobs import (
+    CopyJob,
     EncodeJob,
     ExecuteJob,
     ExecuteResult,
@@ -34,6 +37,8 @@ from app.jobs import (
     JobFailure,
     JobItem,
     JobValue,
+    OutputEntry,
+    PlanGivenJob,
     PlanJob,
     RenderJob,
     Replanned,
@@ -43,6 +48,8 @@ from processors.errors import FramesMissing, MmprepError, ModelLoadError
 from processors.types import (
     ChatInput,
     DecodeLimits,
+    GivenEntry,
+    GivenItem,
     ItemInput,
     ItemPlan,
     ModelInfo,
@@ -75,6 +82,9 @@ class Engine(Protocol):
         self, item: ItemInput, plan: ItemPlan, outputs: Mapping[str, torch.Tensor]
     ) -> ProcessReport:
         """Decode and process an item into its tensors."""
+
+    def plan_given(self, entry: GivenEntry) -> tuple[GivenItem, ...]:
+        """Plan the items of a preprocessed entry."""
 
     def render(self, chat: ChatInput) -> RenderedPrompt:
         """Render a chat."""
@@ -127,8 +137,14 @@ class JobRunner:
         match job:
             case PlanJob():
                 return engine.plan(self._item(job.item))
+            case PlanGivenJob():
+                tensors = read_tensors(self._view(job.document))
+                entry = GivenEntry(job.modality, job.format, tensors, job.run_lengths)
+                return engine.plan_given(entry)
             case ExecuteJob():
                 return self._execute(engine, job)
+            case CopyJob():
+                return self._copy(job)
             case RenderJob():
                 return engine.render(job.chat)
             case EncodeJob():
@@ -137,8 +153,20 @@ class JobRunner:
     def _execute(self, engine: Engine, job: ExecuteJob) -> ExecuteResult:
         region = self._view(job.region)
         region[: len(job.header)] = job.header
-        outputs = tensor_views(job, region)
+        outputs = tensor_views(job.outputs, region)
         return ExecuteResult(engine.process(self._item(job.item), job.plan, outputs))
+
+    def _copy(self, job: CopyJob) -> ExecuteResult:
+        start = time.perf_counter()
+        region = self._view(job.region)
+        region[: len(job.header)] = job.header
+        outputs = tensor_views(job.outputs, region)
+        tensors = read_tensors(self._view(job.document))
+        for part in job.slices:
+            outputs[part.name].copy_(take(tensors[part.name], part))
+        return ExecuteResult(
+            ProcessReport(0.0, (time.perf_counter() - start) * 1e3, kernel="given")
+        )
 
     def _item(self, item: JobItem) -> ItemInput:
         return ItemInput(
@@ -154,15 +182,15 @@ class JobRunner:
         return self._segments.view(extent.segment, extent.offset, extent.nbytes)
 
 
-def tensor_views(job: ExecuteJob, region: memoryview) -> dict[str, torch.Tensor]:
+def tensor_views(outputs: Sequence[OutputEntry], region: memoryview) -> dict[str, torch.Tensor]:
     """Return a job's output tensors as views of its region, by name."""
-    if not job.outputs:
+    if not outputs:
         return {}
     # Imported with the engine long ago; an engine without tensors does without.
     import torch
 
     views = {}
-    for name, dtype, shape, offset in job.outputs:
+    for name, dtype, shape, offset in outputs:
         kind = getattr(torch, dtype)
         count = math.prod(shape)
         views[name] = (

@@ -18,6 +18,7 @@ from processors.chat import ChatRenderer
 from processors.context import StageContext
 from processors.errors import ModelLoadError, UnsupportedMediaTypeError
 from processors.families import family_of
+from processors.given import plan_given
 from processors.image_stage import ImageStage
 from processors.info import build_info
 from processors.media_tokens import find_media_tokens, find_special_tokens
@@ -25,6 +26,8 @@ from processors.stage import Stage
 from processors.types import (
     ChatInput,
     DecodeLimits,
+    GivenEntry,
+    GivenItem,
     ItemInput,
     ItemPlan,
     Modality,
@@ -64,7 +67,7 @@ class Engine:
             UnsupportedMediaTypeError: If the model does not take the modality.
             MmprepError: Any other refusal of the medium, its options or its size.
         """
-        return self._stage(item).plan(item)
+        return self._stage(item.modality).plan(item)
 
     def process(
         self, item: ItemInput, plan: ItemPlan, outputs: Mapping[str, torch.Tensor]
@@ -82,7 +85,16 @@ class Engine:
             FramesMissing: If fewer frames decode than were planned; it holds the new plan.
             MmprepError: If the medium does not decode.
         """
-        return self._stage(item).process(item, plan, outputs)
+        return self._stage(item.modality).process(item, plan, outputs)
+
+    def plan_given(self, entry: GivenEntry) -> tuple[GivenItem, ...]:
+        """Tell the items apart that a caller has preprocessed, and plan each.
+
+        Raises:
+            UnsupportedMediaTypeError: If the model does not take the modality.
+            MmprepError: As `processors.given.plan_given`.
+        """
+        return plan_given(self._stage(entry.modality), entry)
 
     def render(self, chat: ChatInput) -> RenderedPrompt:
         """Render chat messages with the model's template, sandboxed.
@@ -105,12 +117,10 @@ class Engine:
         for stage in self._stages.values():
             stage.warm_up()
 
-    def _stage(self, item: ItemInput) -> Stage:
-        stage = self._stages.get(item.modality)
+    def _stage(self, modality: Modality) -> Stage:
+        stage = self._stages.get(modality)
         if stage is None:
-            raise UnsupportedMediaTypeError(
-                f"Model '{self.info.name}' takes no {item.modality.value}."
-            )
+            raise UnsupportedMediaTypeError(f"Model '{self.info.name}' takes no {modality.value}.")
         return stage
 
 

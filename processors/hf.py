@@ -325,6 +325,41 @@ def process_audio(processor: HfObject, clips: Sequence[np.ndarray], merged: Merg
     return dict(features), list(replacements)
 
 
+def replacements_of(
+    processor: HfObject,
+    modality: Modality,
+    inputs: Mapping[str, Any],
+    count: int,
+    merged: Merged,
+) -> list[str] | None:
+    """Return what the placeholders of items become whose sub-processor's output is given.
+
+    Args:
+        processor: The transformers processor.
+        modality: Of the items.
+        inputs: The sub-processor's output for all of them.
+        count: How many there are.
+        merged: Keyword arguments from `merge_kwargs`.
+
+    Returns:
+        One text per item; None for processors without text.
+
+    Raises one of `HF_ERRORS` where the output given does not tell.
+    """
+    name = modality.value
+    if getattr(processor, f"{name}_token", None) is None:
+        return None
+    replace = getattr(processor, f"replace_{name}_token")
+    arguments: Mapping[str, Any] = merged[GROUP_OF[modality]]
+    if modality is Modality.VIDEO and takes_audio_in_video(processor):
+        arguments = {
+            **merged,
+            "load_audio_from_video": False,
+            "video_to_audio_indices": [None] * count,
+        }
+    return [str(replace(inputs, **{f"{name}_idx": i}, **arguments)) for i in range(count)]
+
+
 def with_part(processor: HfObject, modality: Modality, part: HfObject) -> HfObject:
     """Return a shallow copy of a processor with another image or video processor."""
     changed = copy.copy(processor)

@@ -117,7 +117,7 @@ class Stage(ABC):
         Raises:
             MediaTooLargeError, PromptTooLongError: If the item would exceed a limit.
         """
-        return self._shapes.get(key, lambda: self._describe(*run()))
+        return self._shapes.get(key, lambda: self.describe(*run()))
 
     def run(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> Outcome:
         """Run items through the protocol together; the replacement is the first one's."""
@@ -313,7 +313,7 @@ class Stage(ABC):
             PlanMismatchError: Where it should not.
         """
         executed = outcome.replacement or ""
-        shape = self._describe(outcome, on_meta=False) if self.depends_on_data() else None
+        shape = self.describe(outcome, on_meta=False) if self.depends_on_data() else None
         if shape is not None and (shape.replacement, shape.num_tokens) != (
             plan.replacement,
             plan.num_tokens,
@@ -347,7 +347,13 @@ class Stage(ABC):
     def _specs(self, tensors: Tensors, on_meta: bool) -> tuple[TensorSpec, ...]:
         return describe_tensors(tensors, self.joins, on_meta=on_meta, unknown=self._unknown)
 
-    def _describe(self, outcome: Outcome, on_meta: bool) -> Shape:
+    def describe(self, outcome: Outcome, on_meta: bool) -> Shape:
+        """Return the shape of an item's outcome; `on_meta`: what is not meta is known.
+
+        Raises:
+            MediaTooLargeError, PromptTooLongError: If the item would exceed a limit.
+            InvalidRequestError: If it would become no tokens.
+        """
         specs = self._specs(outcome.tensors, on_meta)
         self._check_size(specs)
         if outcome.replacement is None:

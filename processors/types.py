@@ -260,6 +260,51 @@ class ItemInput:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenTensor:
+    """A tensor that a caller gives."""
+
+    dtype: str
+    """In torch's spelling without the prefix."""
+    shape: tuple[int, ...]
+    data: memoryview = field(repr=False)
+    """C-contiguous, little-endian, of any alignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenEntry:
+    """Items of one modality that a caller has preprocessed, together."""
+
+    modality: Modality
+    format: Literal["processor_output", "precomputed_embedding"]
+    tensors: Mapping[str, GivenTensor]
+    """By Hugging Face's output name; `num_tokens` may say the tokens of each item."""
+    run_lengths: tuple[int, ...] = ()
+    """Lengths of the token ranges the caller gives; counts where nothing else tells any."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSlice:
+    """One item's part of a tensor that stands for several items."""
+
+    name: str
+    dim: int
+    start: int
+    stop: int
+    """Half-open along `dim`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenItem:
+    """One item of a preprocessed entry."""
+
+    plan: ItemPlan
+    digest: bytes
+    """Content digest of its tensors, 32 bytes."""
+    slices: tuple[TensorSlice, ...]
+    """Where each tensor of the plan comes from."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessReport:
     """What processing one item took."""
 

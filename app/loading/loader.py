@@ -104,6 +104,16 @@ class Loader:
             return await self._load_file(parsed, max_bytes)
         return await self._load_encoded(parsed, max_bytes)
 
+    async def load_base64(self, text: str, *, max_bytes: int) -> StagedMedia:
+        """Return the bytes of base64 that stands in a request, staged; the caller releases them.
+
+        Raises:
+            InvalidRequestError: If it is not base64.
+            MediaTooLargeError: If it exceeds the limit.
+            StoreFullError: If there is no room for it now.
+        """
+        return await self._load_encoded(EncodedSource(text, 0, is_base64=True), max_bytes)
+
     async def probe_url(
         self,
         url: str,
