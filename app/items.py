@@ -8,7 +8,7 @@ error, so that a typing mistake is never silently ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -29,6 +29,8 @@ _PART_KEYS = {
     "audio": ("audio", Modality.AUDIO),
     "input_audio": ("input_audio", Modality.AUDIO),
 }
+VIDEO_MARK = "video:"
+"""What the source of an image starts with that stands for a video's frames."""
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 _SOURCE_KEYS = frozenset({"url", "data", "upload", "hash", "frames"})
 _PART_EXTRAS = frozenset({"uuid", "options"})
@@ -52,6 +54,8 @@ class RequestItem:
     param: str
     """Its place in the request, for messages: `images[2]`, `messages[0].content[1]`."""
     media: str | WireMedia | WirePreprocessed
+    shows_video: bool = False
+    """Whether the medium of an image is a video, shown as its frames."""
 
     @property
     def options(self) -> MediaOptions:
@@ -97,6 +101,7 @@ def collect(request: PreprocessRequest, *, max_items: int) -> Collected:
     """
     if request.messages is not None:
         collected = _collect_chat(request)
+        collected = replace(collected, items=tuple(map(_find_video, collected.items)))
     else:
         items = [
             RequestItem(modality, index, f"{name}[{place}]", media)
@@ -105,11 +110,27 @@ def collect(request: PreprocessRequest, *, max_items: int) -> Collected:
                 (p, m) for p, m in enumerate(getattr(request, name) or ()) if m is not None
             )
         ]
-        collected = Collected(tuple(items), None)
+        collected = Collected(tuple(map(_find_video, items)), None)
     check_count(len(collected.items), max_items)
     for item in collected.preprocessed:
         _check_preprocessed(item, collected)
     return collected
+
+
+def _find_video(item: RequestItem) -> RequestItem:
+    """Return an item with the mark of a video shown as images taken off its source."""
+    if item.modality is not Modality.IMAGE:
+        return item
+    media = item.media
+    if isinstance(media, str) and media.startswith(VIDEO_MARK):
+        return replace(item, media=media[len(VIDEO_MARK) :], shows_video=True)
+    if isinstance(media, WireMedia):
+        for name in ("url", "data"):
+            source = getattr(media, name)
+            if source is not None and source.startswith(VIDEO_MARK):
+                bare = media.model_copy(update={name: source[len(VIDEO_MARK) :]})
+                return replace(item, media=bare, shows_video=True)
+    return item
 
 
 def check_count(num_items: int, max_items: int) -> None:

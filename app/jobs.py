@@ -97,6 +97,14 @@ class PlanJob:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanFramesJob:
+    """Plan a video that is shown as images; gives a tuple of `ItemPlan`s."""
+
+    model: str
+    item: JobItem
+
+
+@dataclass(frozen=True, slots=True)
 class PlanGivenJob:
     """Plan the items that a caller has preprocessed; gives a tuple of `GivenItem`s."""
 
@@ -154,7 +162,7 @@ class EncodeJob:
     prompt: RenderedPrompt
 
 
-Job = PlanJob | PlanGivenJob | ExecuteJob | CopyJob | RenderJob | EncodeJob
+Job = PlanJob | PlanFramesJob | PlanGivenJob | ExecuteJob | CopyJob | RenderJob | EncodeJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,4 +196,12 @@ class JobFailure:
     """For the log alone, where nobody foresaw the failure."""
 
 
-JobValue = ItemPlan | tuple[GivenItem, ...] | ExecuteResult | Replanned | RenderedPrompt | list[int]
+JobValue = (
+    ItemPlan
+    | tuple[ItemPlan, ...]
+    | tuple[GivenItem, ...]
+    | ExecuteResult
+    | Replanned
+    | RenderedPrompt
+    | list[int]
+)

@@ -227,8 +227,9 @@ class MediaStage:
         return await self._loader.load_base64(tensors.safetensors or "", max_bytes=max_bytes)
 
     async def _load_source(self, item: RequestItem, source: str) -> StagedMedia:
+        modality = Modality.VIDEO if item.shows_video else item.modality
         return await self._loader.load(
-            source, modality=item.modality, max_bytes=self._limits.of(item.modality)
+            source, modality=modality, max_bytes=self._limits.of(modality)
         )
 
     def _named_by_hash(self, item: RequestItem, item_hash: str) -> LoadedItem:
@@ -261,7 +262,7 @@ def _is_frame_list(media: str | WireMedia) -> bool:
 
 def _image_url(item: RequestItem) -> str | None:
     """Return the URL of an image whose header will do; None where its content is asked for."""
-    if item.modality is not Modality.IMAGE or item.uuid is not None:
+    if item.modality is not Modality.IMAGE or item.uuid is not None or item.shows_video:
         return None
     url = item.media if isinstance(item.media, str) else getattr(item.media, "url", None)
     is_remote = isinstance(url, str) and url[:8].lower().startswith(("http://", "https://"))
@@ -272,9 +273,9 @@ def _source_key(item: RequestItem) -> Hashable | None:
     """Return what equal sources share; None for what is cheap or must be looked at one by one."""
     media = item.media
     if isinstance(media, str):
-        return (item.modality, media)
+        return (item.modality, item.shows_video, media)
     if isinstance(media, WireMedia) and media.url is not None and media.uuid is None:
-        return (item.modality, media.url)
+        return (item.modality, item.shows_video, media.url)
     return None
 
 

@@ -9,6 +9,7 @@ text is encoded in threads.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Literal, TypeVar
@@ -34,7 +35,7 @@ from app.pool import WorkerPool
 from app.schemas import PreprocessRequest, WireIdsUpload
 from app.store import FeatureStore, Had
 from app.timing import Timings
-from processors.errors import InvalidRequestError, PromptTooLongError
+from processors.errors import InvalidRequestError, PromptTooLongError, UnsupportedOptionError
 from processors.kwargs import request_settings
 from processors.positions import compute_positions
 from processors.types import ChatInput, Modality, RenderedPrompt
@@ -284,6 +285,8 @@ class Pipeline:
     ) -> Expanded:
         request, model = call.request, call.model
         plans = [item.plan for item in planned]
+        text = source.text if isinstance(source, RenderedPrompt) else None
+        source = _repeat_frames(call, planned, source)
         most = self._settings.limits.prompt_tokens
         if request.max_prompt_tokens is not None:
             most = min(most, request.max_prompt_tokens)
@@ -312,11 +315,26 @@ class Pipeline:
                 "prompt" if isinstance(source, RenderedPrompt) else "input_ids",
             )
         positions = compute_positions(model.info, prompt, plans) if request.positions else None
-        text = source.text if isinstance(source, RenderedPrompt) else None
         return Expanded(prompt, positions, text if request.return_prompt else None)
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+
+def _repeat_frames(
+    call: Call, planned: Sequence[Planned], source: RenderedPrompt | np.ndarray
+) -> RenderedPrompt | np.ndarray:
+    """Return a prompt in which the placeholder of a video shown as images stands once a frame."""
+    images = [item for item in call.collected.items if item.modality is Modality.IMAGE]
+    if not any(item.shows_video for item in images):
+        return source
+    if call.request.expanded is not False:
+        raise UnsupportedOptionError(
+            "A video shown as images needs ids that are not expanded.", "expanded"
+        )
+    shown = Counter(item.loaded.item.param for item in planned)
+    times = [shown[item.param] for item in images]
+    return call.model.encoder.repeat(source, Modality.IMAGE, times)
 
 
 def _expansion(request: PreprocessRequest) -> Literal[False, True, "auto"]:

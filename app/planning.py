@@ -11,16 +11,16 @@ from app import work
 from app.call import Call, Planned
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors
 from app.given_items import plan_given
-from app.jobs import JobItem, PlanJob
+from app.jobs import JobItem, PlanFramesJob, PlanJob
 from app.loading import Loader
 from app.media import LoadedItem, at_item
 from app.pool import WorkerPool
 from app.records import ItemRecord, Records
 from app.staging import StagedMedia, StagingArea
-from processors.errors import InvalidRequestError, MediaDecodeError
+from processors.errors import InvalidRequestError, MediaDecodeError, UnsupportedOptionError
 from processors.hashing import item_hash
 from processors.kwargs import effective_kwargs, request_settings
-from processors.types import ItemPlan
+from processors.types import ItemPlan, MediaOptions, Modality
 
 
 class Planner:
@@ -70,6 +70,7 @@ class Planner:
             if isinstance(result, BaseException):
                 raise result
             planned += result
+        _number(planned)
         return planned
 
     def remember(self, call: Call, item: Planned) -> None:
@@ -83,6 +84,8 @@ class Planner:
         self._records.remember(record, self._index(call, item.loaded))
 
     async def _plan_all_of(self, call: Call, loaded: LoadedItem) -> list[Planned]:
+        if loaded.item.shows_video:
+            return await self._plan_frames(call, loaded)
         entry = loaded.item.preprocessed
         if entry is None:
             return [await self._plan(call, loaded)]
@@ -90,6 +93,33 @@ class Planner:
         planned = await plan_given(self._pool, call, loaded, entry)
         for item in planned:
             self.remember(call, item)
+        return planned
+
+    async def _plan_frames(self, call: Call, loaded: LoadedItem) -> list[Planned]:
+        """Return a video that is shown as images as an item for each of its frames."""
+        item, info = loaded.item, call.model.info
+        self._check_modality(call, loaded)
+        if info.stateful_prompt:
+            raise UnsupportedOptionError("This model numbers its images; send the video as one.")
+        if not loaded.media or loaded.digest is None:
+            raise FeatureNotFoundError("Nothing is held of this item; send its bytes.")
+        given = call.request.mm_processor_kwargs or {}
+        kwargs = effective_kwargs(info, item.modality, given, MediaOptions())
+        job = work.job_item(loaded, kwargs, request_settings(given))
+        plans = await self._pool.run(
+            PlanFramesJob(info.name, job),
+            deadline=call.deadline,
+            priority=call.request.priority,
+        )
+        planned = []
+        for plan in plans:
+            # A frame is the same frame whatever chose it.
+            told = {"frame_index": plan.state["frame_index"]}
+            name = item_hash(
+                item.modality, loaded.digest, info.fingerprint, kwargs, told, call.salt
+            )
+            planned.append(Planned(loaded, plan, name, job))
+            self.remember(call, planned[-1])
         return planned
 
     @staticmethod
@@ -184,3 +214,14 @@ class Planner:
     def _index(call: Call, loaded: LoadedItem) -> int:
         """Return what tells plans of one content apart: the place, where the prompt counts."""
         return loaded.item.index if call.model.info.stateful_prompt else 0
+
+
+def _number(planned: Sequence[Planned]) -> None:
+    """Count items within their modality anew: one medium may have become several."""
+    counts: dict[Modality, int] = {}
+    for each in planned:
+        item = each.loaded.item
+        index = counts.get(item.modality, 0)
+        counts[item.modality] = index + 1
+        if index != item.index:
+            each.loaded = replace(each.loaded, item=replace(item, index=index))

@@ -34,6 +34,7 @@ from app.jobs import (
     Job,
     JobFailure,
     JobValue,
+    PlanFramesJob,
     PlanGivenJob,
     PlanJob,
     RenderJob,
@@ -210,6 +211,10 @@ class WorkerPool:
     async def run(
         self, job: PlanJob, *, deadline: float | None, priority: int = 0, cost: int = 0
     ) -> ItemPlan: ...
+    @overload
+    async def run(
+        self, job: PlanFramesJob, *, deadline: float | None, priority: int = 0, cost: int = 0
+    ) -> tuple[ItemPlan, ...]: ...
     @overload
     async def run(
         self, job: PlanGivenJob, *, deadline: float | None, priority: int = 0, cost: int = 0

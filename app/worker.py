@@ -38,6 +38,7 @@ from app.jobs import (
     JobItem,
     JobValue,
     OutputEntry,
+    PlanFramesJob,
     PlanGivenJob,
     PlanJob,
     RenderJob,
@@ -82,6 +83,9 @@ class Engine(Protocol):
         self, item: ItemInput, plan: ItemPlan, outputs: Mapping[str, torch.Tensor]
     ) -> ProcessReport:
         """Decode and process an item into its tensors."""
+
+    def plan_frames(self, item: ItemInput) -> tuple[ItemPlan, ...]:
+        """Plan a video that is shown as images."""
 
     def plan_given(self, entry: GivenEntry) -> tuple[GivenItem, ...]:
         """Plan the items of a preprocessed entry."""
@@ -137,6 +141,8 @@ class JobRunner:
         match job:
             case PlanJob():
                 return engine.plan(self._item(job.item))
+            case PlanFramesJob():
+                return engine.plan_frames(self._item(job.item))
             case PlanGivenJob():
                 tensors = read_tensors(self._view(job.document))
                 entry = GivenEntry(job.modality, job.format, tensors, job.run_lengths)

@@ -87,6 +87,18 @@ class Engine:
         """
         return self._stage(item.modality).process(item, plan, outputs)
 
+    def plan_frames(self, item: ItemInput) -> tuple[ItemPlan, ...]:
+        """Plan a video that is shown as images, one for each of its frames.
+
+        Raises:
+            UnsupportedMediaTypeError: If the model does not take images.
+            MmprepError: Any other refusal of the medium, its options or its size.
+        """
+        stage = self._stage(item.modality)
+        if not isinstance(stage, ImageStage):
+            raise UnsupportedMediaTypeError("Only an image placeholder shows a video's frames.")
+        return stage.plan_frames(item)
+
     def plan_given(self, entry: GivenEntry) -> tuple[GivenItem, ...]:
         """Tell the items apart that a caller has preprocessed, and plan each.
 

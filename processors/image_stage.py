@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,13 +15,14 @@ from PIL import Image
 
 from processors import hf
 from processors.context import Fill, Maker, StageContext
-from processors.decode import check_modality, decode_image, probe
+from processors.decode import check_modality, decode_frames, decode_image, probe
 from processors.errors import (
     InvalidRequestError,
     MediaDecodeError,
     ModelLoadError,
     PlanMismatchError,
 )
+from processors.sampling import thin
 from processors.stage import Stage
 from processors.types import ItemInput, ItemPlan, MediaInfo, Modality, ProcessReport
 from processors.whole_call import WARNING, WholeCall
@@ -69,6 +71,31 @@ class ImageStage(Stage):
         base = ItemPlan(self.modality, info, None, 0, None, (), exact=info.exact)
         return self.item_plan(item, shape, base, kwargs)
 
+    def plan_frames(self, item: ItemInput) -> tuple[ItemPlan, ...]:
+        """Plan a video that is shown as images: one plan per frame.
+
+        As many frames as `frame_scaling` says of those there are, at least one, and at most
+        `max_frames`, evenly spread.
+
+        Raises:
+            MediaDecodeError, UnsupportedMediaTypeError, MediaTooLargeError: From the header.
+            InvalidRequestError: If the processor does not take the size or a keyword argument.
+            PromptTooLongError: If a frame would become too many tokens.
+        """
+        kwargs = self.effective(item)
+        info = probe(item.data[0], limits=self.limits, prefer=Modality.VIDEO)
+        check_modality(info, Modality.VIDEO)
+        if not info.num_frames:
+            raise MediaDecodeError("The video's header tells no frames.")
+        options = item.options
+        scaled = max(1, int(info.num_frames * (options.frame_scaling or 1.0)))
+        most = min(scaled, options.max_frames or scaled, self.limits.max_frames)
+        plan = self.plan_size(item, info, kwargs)
+        return tuple(
+            replace(plan, state={**plan.state, "frame_index": index})
+            for index in thin(list(range(info.num_frames)), most)
+        )
+
     def process(
         self, item: ItemInput, plan: ItemPlan, outputs: Mapping[str, torch.Tensor]
     ) -> ProcessReport:
@@ -80,7 +107,7 @@ class ImageStage(Stage):
             PlanMismatchError: If the result is not what was planned.
         """
         start = time.perf_counter()
-        pixels = decode_image(item.data[0], options=item.options, limits=self.limits)
+        pixels = self._decode(item, plan)
         decoded = time.perf_counter()
         merged = self.merged(self.effective(item))
         try:
@@ -103,6 +130,15 @@ class ImageStage(Stage):
         """Process one small picture."""
         pixels = np.zeros((*_LEARN_SIZES[0], 3), np.uint8)
         self.run_real(self._as_media(pixels), self.merged(self.server_kwargs))
+
+    def _decode(self, item: ItemInput, plan: ItemPlan) -> np.ndarray:
+        """Return the pixels of an image, or of the frame that a plan names."""
+        index = plan.state.get("frame_index")
+        if index is None:
+            return decode_image(item.data[0], options=item.options, limits=self.limits)
+        clip = decode_frames(item.data[0], (index,), options=item.options, limits=self.limits)
+        frame: np.ndarray = clip.frames[0]
+        return frame
 
     def _check_whole_call(self, pair: Sequence[Maker]) -> WholeCall:
         """Return the processor's own call as a way to run images, if it tells them apart."""

@@ -6,13 +6,17 @@ as they are (`processors.id_walk`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
-from processors.errors import InvalidRequestError, PlaceholderMismatchError
+from processors.errors import (
+    InvalidRequestError,
+    PlaceholderMismatchError,
+    UnsupportedOptionError,
+)
 from processors.id_walk import Expansion, IdWalk, ItemIds, shift_placement
 from processors.placeholders import PlaceholderFinder
 from processors.splicing import NotApartError, Splice, SplicedText, place_item
@@ -84,6 +88,38 @@ class PromptEncoder:
             given = sum(items.get(modality, 0) for modality in group)
             if counts[group[0]] != given:
                 raise mismatch(group, counts[group[0]], given, param)
+
+    def repeat(
+        self, source: RenderedPrompt | Ids, modality: Modality, times: Sequence[int]
+    ) -> RenderedPrompt | Ids:
+        """Return a prompt in which placeholders of a modality stand several times over.
+
+        Args:
+            source: The prompt, unexpanded.
+            modality: Of the placeholders.
+            times: How often each of them stands, in their order; those beyond stand once.
+
+        Raises:
+            UnsupportedOptionError: If other modalities share the placeholder.
+        """
+        group = self._finder.groups.get(modality)
+        if group is None:
+            return source
+        if len(group) > 1:
+            raise UnsupportedOptionError(
+                f"Placeholders of {modality.value}s cannot repeat; other modalities share them."
+            )
+        left = iter(times)
+        if isinstance(source, RenderedPrompt):
+            return self._repeat_in_text(source, group, left)
+        found = self._finder.in_ids(source)
+        pieces, last = [], 0
+        for place in range(len(found.starts)):
+            if found.group(place) == group:
+                start, stop = found.span(place)
+                pieces += [source[last:start], np.tile(source[start:stop], next(left, 1))]
+                last = stop
+        return np.concatenate([*pieces, source[last:]])
 
     def expand_text(
         self,
@@ -171,6 +207,19 @@ class PromptEncoder:
         grown, placements = walk.expand() if expanded is False else walk.match(self._heads(plans))
         warnings = (*walk.warnings, *items.check(lenient=lenient))
         return _finished(grown, placements, plans, warnings, "input_ids")
+
+    def _repeat_in_text(
+        self, prompt: RenderedPrompt, group: tuple[Modality, ...], left: Iterator[int]
+    ) -> RenderedPrompt:
+        pieces: list[tuple[str, bool]] = []
+        for text, is_trusted in _segments(prompt):
+            written, last = "", 0
+            for start, stop, found in self._finder.in_text(text) if is_trusted else ():
+                times = next(left, 1) if found == group else 1
+                written += text[last:start] + text[start:stop] * times
+                last = stop
+            pieces.append((written + text[last:], is_trusted))
+        return replace(prompt, pieces=tuple(pieces))
 
     def _take_placeholders(
         self, prompt: RenderedPrompt, items: WaitingItems

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
-from processors.types import Modality
+from processors.engine import Engine
+from processors.types import DecodeLimits, ItemInput, Modality, ModelSpec
 from tests.helpers.model_zoo import FAMILIES
-from tests.helpers.service import Service, b64, problem_of, running
+from tests.helpers.service import Service, b64, inline_tensors, problem_of, running
+from tests.parity.served import allocate
 
 MEDIA = Path(__file__).parents[1] / "resources" / "media"
 MODELS = ("qwen2_5_omni", "gemma4", "whisper", "qwen3_vl")
@@ -34,6 +37,43 @@ def mark(model: str, modality: Modality) -> str:
 
 def tensors_of(item: dict[str, Any]) -> dict[str, np.ndarray]:
     return dict(safetensors.numpy.load(base64.b64decode(item["location"]["data"])))
+
+
+PAIRS = [
+    ("qwen3_vl", Modality.VIDEO), ("qwen2_5_omni", Modality.VIDEO), ("gemma4", Modality.VIDEO),
+    ("qwen2_5_omni", Modality.AUDIO), ("gemma4", Modality.AUDIO), ("whisper", Modality.AUDIO),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def engines(model_dir: Callable[[str], Path]) -> dict[str, Engine]:
+    """The engines of the models served, in this process."""
+    return {n: Engine(ModelSpec(n, str(model_dir(n))), DecodeLimits()) for n in MODELS}
+
+
+@pytest.mark.parametrize(("model", "modality"), PAIRS)
+def test_features_are_the_engines(
+    service: Service, engines: dict[str, Engine], model: str, modality: Modality
+) -> None:
+    """What arrives is what the engine makes of the same bytes, which equals Hugging Face's."""
+    field, name = {
+        Modality.VIDEO: ("videos", "odd_25_frames.mp4"),
+        Modality.AUDIO: ("audios", "stereo_left_only_8k.wav"),
+    }[modality]
+    engine = engines[model]
+    item = ItemInput(modality, ((MEDIA / name).read_bytes(),))
+    plan = engine.plan(item)
+    expected = allocate(plan.tensors)
+    engine.process(item, plan, expected)
+    body: dict[str, Any] = {"model": model, field: [media(name)]}
+    if FAMILIES[model].has_text and modality in engine.info.placeholders:
+        body["prompt"] = f"see {mark(model, modality)}"
+    (told,) = service.preprocess(body).json()["items"]
+    found = inline_tensors(told)
+    assert found.keys() == expected.keys()
+    for tensor, value in expected.items():
+        assert torch.equal(found[tensor], value), tensor
+    assert told["num_tokens"] == (plan.num_tokens if "prompt" in body else 0)
 
 
 def test_three_modalities_in_any_order(service: Service) -> None:

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from transformers import AutoProcessor
 
+from processors.decode import decode_frames
 from processors.engine import Engine
 from processors.errors import InvalidRequestError
 from processors.prompt import PromptEncoder
@@ -21,6 +22,7 @@ from processors.types import (
     DecodeLimits,
     ItemPlan,
     MediaInfo,
+    MediaOptions,
     Modality,
     ModelSpec,
     RenderedPrompt,
@@ -28,6 +30,7 @@ from processors.types import (
 )
 from tests.helpers.model_zoo import FAMILIES
 from tests.helpers.service import Service, b64, inline_tensors, problem_of, running
+from tests.parity.served import png
 
 MEDIA = Path(__file__).parents[1] / "resources" / "media"
 MODELS = ("gemma4", "qwen2_5_omni", "cosmos3_edge", "qwen2_5_vl")
@@ -313,3 +316,83 @@ def test_a_model_without_a_tokenizer(model_dir: ModelDir) -> None:
     assert prompt.placements[0].offsets == ((1, 4),)
     with pytest.raises(InvalidRequestError, match="no tokenizer"):
         encoder.expand_text(RenderedPrompt(((spec.text, True),)), [plan])
+
+
+def as_images(name: str, **options: Any) -> dict[str, Any]:
+    """A video shown as images."""
+    return {"data": f"video:{media(name)}", "options": options}
+
+
+def test_a_video_as_images_is_its_frames(service: Service, model_dir: ModelDir) -> None:
+    """Seed, lenient loading: an image that yields several frames repeats the image token."""
+    model = "qwen2_5_vl"
+    clip = (MEDIA / "odd_25_frames.mp4").read_bytes()
+    indices = (0, 8, 16, 24)
+    decoded = decode_frames(clip, indices, options=MediaOptions(), limits=DecodeLimits())
+    frames = [b64(png(frame)) for frame in decoded.frames]
+    still = media("rgb_small.jpg")
+    start, pad, end = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
+    prompt = f"see {start}{pad}{end} and {start}{pad}{end}"
+    written = f"see {start}{pad * 4}{end} and {start}{pad}{end}"
+    shown = [as_images("odd_25_frames.mp4", max_frames=4), still]
+    answer = answered(service, model=model, prompt=prompt, images=shown, return_prompt=True)
+    expected = answered(service, model=model, prompt=written, images=[*frames, still])
+    assert answer["input_ids"] == expected["input_ids"]
+    assert answer["prompt"] == prompt
+    for ours, theirs in zip(answer["items"], expected["items"], strict=True):
+        assert (ours["index"], ours["offsets"]) == (theirs["index"], theirs["offsets"])
+        left, right = inline_tensors(ours), inline_tensors(theirs)
+        assert all(torch.equal(left[name], right[name]) for name in right)
+    assert len({item["hash"] for item in answer["items"]}) == 5
+    # The same by ids and in a chat; the frames are there already.
+    tokenizer = AutoProcessor.from_pretrained(model_dir(model)).tokenizer
+    body = {"model": model, "images": shown}
+    by_ids = answered(service, **body, input_ids=tokenizer(prompt)["input_ids"])
+    assert by_ids["input_ids"] == answer["input_ids"]
+    assert {item["status"] for item in by_ids["items"]} == {"cached"}
+    part = {"type": "image", "image": f"video:{media('odd_25_frames.mp4')}"}
+    part["options"] = {"max_frames": 4}
+    chat = answered(service, model=model, messages=[{"role": "user", "content": [part]}])
+    assert [i["hash"] for i in chat["items"]] == [i["hash"] for i in answer["items"][:4]]
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({}, 25),
+        ({"max_frames": 3}, 3),
+        ({"frame_scaling": 0.5}, 12),
+        ({"frame_scaling": 0.001}, 1),
+        ({"frame_scaling": 4.0}, 25),
+        ({"frame_scaling": 0.5, "max_frames": 5}, 5),
+    ],
+)
+def test_the_frame_budget_is_kept(service: Service, options: dict[str, Any], count: int) -> None:
+    """Seed, frame budget: max(1, frames x scaling), and an overall maximum that is applied."""
+    model = "gemma4"
+    body = {"model": model, "prompt": mark(model), "transport": "none"}
+    answer = answered(service, **body, images=[as_images("odd_25_frames.mp4", **options)])
+    assert [item["index"] for item in answer["items"]] == list(range(count))
+
+
+def test_what_is_no_video_shown_as_images(service: Service) -> None:
+    """Seed, frame estimate: only a video has frames; nothing is guessed."""
+    model = "qwen2_5_vl"
+    body = {"model": model, "prompt": mark(model), "transport": "none"}
+    for source, status in (
+        (f"video:{media('rgb_small.jpg')}", 415),
+        ("video:", 422),
+        ("video:/8A=", 422),
+        ("video:video:AAAA", 400),
+    ):
+        response = service.preprocess({**body, "images": [source]})
+        assert response.status_code == status, response.text[:300]
+        assert problem_of(response)["param"].startswith("images[0]")
+    clip = as_images("odd_25_frames.mp4")
+    problem = refused(
+        service, model=model, input_ids=[1], images=[clip], expanded="auto", transport="none"
+    )
+    assert (problem["code"], problem["param"]) == ("unsupported_option", "expanded")
+    many = {**body, "images": [clip] * 6, "prompt": mark(model) * 6}
+    response = service.preprocess(many)
+    assert (response.status_code, problem_of(response)["code"]) == (413, "too_many_items")
