@@ -18,7 +18,7 @@ from processors import hf
 from processors.context import Outcome, Shape
 from processors.errors import InvalidRequestError, PromptTooLongError
 from processors.family import COUNTERS
-from processors.given_checks import check_item, check_tensor, is_grid, merge_of
+from processors.given_checks import check_item, check_lengths, check_tensor, is_grid, merge_of
 from processors.hashing import TensorContent, digest_of_tensors
 from processors.stage import Stage
 from processors.types import (
@@ -93,14 +93,16 @@ class _Given:
     run_lengths: tuple[int, ...]
 
     def sizes(self) -> list[list[int]]:
-        """Return what may say how many rows of a joined tensor each item has."""
-        found = []
-        for name, tensor in self.tensors.items():
-            if is_grid(name):
-                found.append(tensor.long().prod(-1).tolist())
-            elif tensor.ndim == 1 and len(tensor) == self.count and name != NUM_TOKENS:
-                found.append(tensor.tolist() if not tensor.is_floating_point() else [])
-        return found
+        """Return what may say how many rows of a joined tensor each item has, grids first."""
+        grids = [t.long().prod(-1) for name, t in self.tensors.items() if is_grid(name)]
+        counts = [
+            tensor.long()
+            for name, tensor in self.tensors.items()
+            if tensor.shape == (self.count,)
+            and name != NUM_TOKENS
+            and not tensor.is_floating_point()
+        ]
+        return [sizes.tolist() for sizes in (*grids, *counts) if bool((sizes >= 0).all())]
 
 
 def plan_given(stage: Stage, entry: GivenEntry) -> tuple[GivenItem, ...]:
@@ -123,7 +125,7 @@ def plan_given(stage: Stage, entry: GivenEntry) -> tuple[GivenItem, ...]:
     }
     for index in range(given.count):
         own = {name: _take(given.tensors[name], slices[index]) for name, slices in cuts.items()}
-        check_item(own, given.features, given.stage)
+        check_item(own, given.features, _counter_names(stage), stage)
     texts, is_framed = _replacements(given)
     if given.embedding is not None:
         cuts[given.embedding] = _cut_embedding(given, [_count_rows(given, t) for t in texts])
@@ -148,6 +150,8 @@ def _read(stage: Stage, entry: GivenEntry) -> _Given:
                 f"'{name[:64]}' is no tensor of this model's {entry.modality.value}s; it takes "
                 f"{', '.join(sorted(known))}."
             )
+        if name in _counter_names(stage) and tensor.is_floating_point():
+            raise InvalidRequestError(f"'{name[:64]}' counts, in integers.")
         check_tensor(name, tensor, is_feature=name in features)
     count = _count_items(stage, tensors, embedding)
     return _Given(stage, tensors, features, embedding, count, entry.run_lengths)
@@ -230,9 +234,9 @@ def _cut(given: _Given, name: str) -> list[TensorSlice]:
     for sizes in told:
         if len(sizes) == count and sum(sizes) == tensor.shape[dim]:
             return _ranges(name, dim, sizes)
-    if given.features and name in given.features and is_seen and any(map(is_grid, given.tensors)):
+    if name in given.features and is_seen and any(map(is_grid, given.tensors)):
         raise InvalidRequestError(
-            f"'{name[:64]}' has {tensor.shape[dim]} rows; the grids say {sum(told[0])}."
+            f"'{name[:64]}' has {tensor.shape[dim]} rows; the grids say another number."
         )
     if count == 1:
         return [TensorSlice(name, dim, 0, tensor.shape[dim])]
@@ -325,6 +329,7 @@ def _told_counts(given: _Given) -> list[int] | None:
         return None
     if told.ndim != 1 or told.is_floating_point():
         raise InvalidRequestError(f"'{NUM_TOKENS}' is one integer per item.")
+    check_lengths(NUM_TOKENS, told.tolist(), given.stage)
     return [int(count) for count in told.tolist()]
 
 

@@ -20,6 +20,8 @@ MAX_LENGTH = 10_000_000
 """Largest length, in frames or samples."""
 MAX_SECONDS = 100.0
 """Between two steps in time."""
+MAX_EMPTY = 4096
+"""Places in the shape of a tensor without values, its empty dimensions aside."""
 _FEW = 64
 """Values of one item that may be counts; what has more is a map, not a count."""
 _MOST = 2**31 - 1
@@ -47,10 +49,13 @@ def check_tensor(name: str, tensor: torch.Tensor, *, is_feature: bool) -> None:
     Raises:
         InvalidRequestError: Naming the tensor.
     """
-    if is_feature or not tensor.numel():
-        return
-    if is_grid(name) and (tensor.ndim != 2 or tensor.is_floating_point()):
+    if is_grid(name) and not _is_table(tensor):
         raise InvalidRequestError(f"'{name[:64]}' is integers, one row per item.")
+    if is_feature:
+        return
+    if not tensor.numel():
+        _check_empty(name, tensor)
+        return
     if tensor.dtype is torch.bool:
         is_right = bool((tensor.view(torch.uint8) <= 1).all())
     elif tensor.is_floating_point():
@@ -64,16 +69,35 @@ def check_tensor(name: str, tensor: torch.Tensor, *, is_feature: bool) -> None:
         raise InvalidRequestError(f"'{name[:64]}' holds values that no processor returns.")
 
 
-def check_item(tensors: Mapping[str, torch.Tensor], features: frozenset[str], stage: Stage) -> None:
+def _check_empty(name: str, tensor: torch.Tensor) -> None:
+    """Refuse nested lists without end: a tensor without values costs no bytes of the document."""
+    if math.prod(max(size, 1) for size in tensor.shape) > MAX_EMPTY:
+        raise InvalidRequestError(f"'{name[:64]}' is empty and claims a large shape.")
+
+
+def _is_table(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a row of counts for each item."""
+    is_whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
+    return is_whole and tensor.ndim == 2 and tensor.shape[1] in (2, 3)
+
+
+def check_item(
+    tensors: Mapping[str, torch.Tensor],
+    features: frozenset[str],
+    counters: frozenset[str],
+    stage: Stage,
+) -> None:
     """Refuse an item whose numbers would make more than its limits allow.
 
     Raises:
-        InvalidRequestError: If its grid is none.
+        InvalidRequestError: If its grid is none, or a count is many.
         MediaTooLargeError, PromptTooLongError: If it is too large.
     """
     pieces = 1
     for name, tensor in tensors.items():
-        if name in features or tensor.is_floating_point() or tensor.numel() > _FEW:
+        if name in counters and tensor.numel() > _FEW:
+            raise InvalidRequestError(f"'{name[:64]}' has more numbers than an item has counts.")
+        if name in features or tensor.is_floating_point() or not 0 < tensor.numel() <= _FEW:
             continue
         if name.endswith("mask"):
             continue
@@ -81,9 +105,9 @@ def check_item(tensors: Mapping[str, torch.Tensor], features: frozenset[str], st
         if is_grid(name):
             _check_grid(name, values, stage)
         elif "size" in name or "grid" in name:
-            _check_sizes(values, tensor.shape[-1], stage)
+            _check_sizes(values, tensor.shape[-1] if tensor.ndim else 1, stage)
         elif "token" in name or "len" in name:
-            _check_lengths(name, values, stage)
+            check_lengths(name, values, stage)
         else:
             pieces *= math.prod(max(value, 1) for value in values)
     if pieces > MAX_PIECES:
@@ -114,7 +138,13 @@ def _check_sizes(values: list[int], num_axes: int, stage: Stage) -> None:
         raise MediaTooLargeError(f"A size given is more than {stage.limits.max_pixels} pixels.")
 
 
-def _check_lengths(name: str, values: list[int], stage: Stage) -> None:
+def check_lengths(name: str, values: list[int], stage: Stage) -> None:
+    """Refuse numbers of tokens or lengths beyond their limits.
+
+    Raises:
+        InvalidRequestError: If one is negative.
+        PromptTooLongError: If one is too large.
+    """
     limit = stage.limits.max_item_tokens if "token" in name else MAX_LENGTH
     if any(value < 0 for value in values):
         raise InvalidRequestError(f"'{name[:64]}' is not negative.")

@@ -395,6 +395,17 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "empty with a huge shape": document(
         {"pixel_values": {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}}
     ),
+    "empty lists without end": document(
+        {
+            "image_attention_mask": {
+                "dtype": "I64", "shape": [2**20, 2**20, 0], "data_offsets": [0, 0],
+            }
+        }
+    ),
+    "sizes of counts": entry({"num_patches": torch.tensor([-1, 17])}),
+    "counts of floats": entry({"num_patches": torch.ones(64, 64)}),
+    "grid of three dimensions": entry({"image_grid_thw": torch.ones(1, 1, 3, dtype=torch.int64)}),
+    "empty sizes": entry({"image_sizes": torch.zeros(8, 0, dtype=torch.int64)}),
     "unknown name": entry({"nonsense": torch.ones(1)}),
     "another modality's": entry({"pixel_values_videos": torch.ones(4, 4)}),
     "bool that is none": document(
@@ -438,6 +449,18 @@ def test_hostile_entries_are_refused(service: Service, case: str) -> None:
     problem = problem_of(response)
     assert problem["code"] in {"invalid_request", "prompt_too_long", "placeholder_mismatch"}
     assert problem["param"].startswith(("images[0]", "prompt"))
+
+
+def test_a_count_that_a_processor_repeats_a_token_by(service: Service) -> None:
+    """Qwen2-Audio and Gemma 4 take the count under a name of their own: it is bounded first."""
+    for model, modality, field in (
+        ("qwen2_audio", Modality.AUDIO, "audios"),
+        ("gemma4", Modality.IMAGE, "images"),
+    ):
+        given = entry({"num_tokens": torch.tensor([2**30])})
+        body = {"model": model, "prompt": mark(model, modality), "transport": "none"}
+        problem = refused(service, **body, **{field: [given]})
+        assert problem["code"] == "prompt_too_long"
 
 
 def test_many_items_in_one_entry_are_counted(service: Service) -> None:
