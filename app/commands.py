@@ -29,6 +29,7 @@ from app.schemas import PreprocessRequest
 from app.server import bind, make_server
 from app.staging import StagedMedia
 from app.streaming import Part
+from app.timing import Timings
 from app.wire import parse
 from processors.demo import demo_image_path
 from processors.errors import MmprepError
@@ -180,7 +181,8 @@ async def _answer(
     house: House, wire: PreprocessRequest, uploads: Uploads, *, binary: bool
 ) -> tuple[bytes, int]:
     now = asyncio.get_running_loop().time()
-    call = house.pipeline.open(wire, wire.request_id or "cli", now, key_id="", base_url="")
+    request_id = wire.request_id or "cli"
+    call = house.pipeline.open(wire, request_id, now, Timings(), key_id="", base_url="")
     answer = await house.pipeline.run(call, uploads)
     try:
         limit = house.settings.limits.inline_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app import work
 from app.admission import Admission, Permit, Work
@@ -25,6 +26,14 @@ from transport.safetensors import TensorEntry, build_layout, data_offsets
 
 Outcome = Had | BaseException | None
 """An item's features, its error, or None where the caller holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The outcome of every item, features pinned once each, and the request's permit."""
+
+    outcomes: list[Outcome]
+    permit: Permit
 
 
 class Execution:
@@ -74,6 +83,28 @@ class Execution:
             total += Work(0 if self._is_stored(call, item) else pixels, item.plan.feature_nbytes)
         with call.timings.stage("queue"):
             return await self._admission.acquire(total, call.request.priority)
+
+    async def make(self, call: Call, planned: Sequence[Planned]) -> Made:
+        """Wait for the request's turn, then have its features.
+
+        Raises:
+            What `admit` and `have` raise; nothing is held then.
+
+        Cancellation: Nothing stays held.
+        """
+        permit = await self.admit(call, planned)
+        try:
+            return Made(await self.have(call, planned), permit)
+        except BaseException:
+            permit.release()
+            raise
+
+    def let_go(self, made: Made) -> None:
+        """Give back everything of a request that is not answered."""
+        for outcome in made.outcomes:
+            if isinstance(outcome, Had):
+                self._store.arena.unpin(outcome.stored.region)
+        made.permit.release()
 
     async def have(self, call: Call, planned: Sequence[Planned]) -> list[Outcome]:
         """Return the outcome of every item, features pinned once each.

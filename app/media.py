@@ -23,6 +23,9 @@ from processors.errors import InvalidRequestError
 from processors.hashing import digest_of_frames
 from processors.types import Modality
 
+MAX_KEY_CHARS = 8192
+"""Of a source that is looked for among the others: longer ones hold the medium itself, and hashing
+the text takes longer than decoding it."""
 Clock = Callable[[], float]
 
 
@@ -273,6 +276,8 @@ def _source_key(item: RequestItem) -> Hashable | None:
     """Return what equal sources share; None for what is cheap or must be looked at one by one."""
     media = item.media
     if isinstance(media, str):
+        if len(media) > MAX_KEY_CHARS:
+            return None
         return (item.modality, item.shows_video, media)
     if isinstance(media, WireMedia) and media.url is not None and media.uuid is None:
         return (item.modality, item.shows_video, media.url)

@@ -16,13 +16,12 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from app.admission import Permit
 from app.answer import Answer
 from app.call import Call, Expanded, Planned
 from app.catalog import Catalog
 from app.config import Settings
 from app.devices import DeviceStore
-from app.execution import Execution, Outcome
+from app.execution import Execution, Made
 from app.given_items import check_offsets, expand_around, own_ids
 from app.items import check_count, collect
 from app.jobs import RenderJob
@@ -45,6 +44,8 @@ MAX_ROUNDS = 3
 """Times a request is planned: once, and again where fewer frames decode than a header promised."""
 SHORT_PROMPT = 16_384
 """Characters or ids of a prompt that is searched on the loop, in some tens of microseconds."""
+MAX_TOKENS_PER_CHAR = 32
+"""More than any tokenizer makes of a character, normalisation and spelling by bytes included."""
 Source = RenderedPrompt | np.ndarray | None
 """What the prompt is before expansion: text, ids, or nothing for models without text."""
 
@@ -85,11 +86,20 @@ class Pipeline:
         request: PreprocessRequest,
         request_id: str,
         received: float,
+        timings: Timings,
         *,
         key_id: str,
         base_url: str,
     ) -> Call:
         """Check a request as far as it can be without its media.
+
+        Args:
+            request: As it was parsed.
+            request_id: Its name.
+            received: When it came, on the event loop's clock.
+            timings: Made when it came.
+            key_id: Who asks.
+            base_url: Where this server is reached.
 
         Raises:
             Any error of `app.options` and `app.items`.
@@ -113,7 +123,7 @@ class Pipeline:
             ),
             dtype=resolve_dtype(request, model),
             deadline=received + budget_s,
-            timings=Timings(received),
+            timings=timings,
             key_id=key_id,
             base_url=base_url,
         )
@@ -207,33 +217,78 @@ class Pipeline:
 
     async def _answer(self, call: Call, planned: list[Planned], source: Source) -> Answer:
         for _ in range(MAX_ROUNDS):
-            expanded = await self._expand(call, planned, source)
             if call.choice.name == "none":
-                return self._packer.planned(call, planned, expanded)
+                return self._packer.planned(
+                    call, planned, await self._expand(call, planned, source)
+                )
             begins = not call.request.wait and call.choice.name in ("shm", "ref")
             if begins and all(item.plan.exact for item in planned):
-                return await self._begin(call, planned, expanded)
-            permit = await self._execution.admit(call, planned)
+                return await self._begin(call, planned, await self._expand(call, planned, source))
+            expanded, made = await self._expand_and_make(call, planned, source)
             try:
-                outcomes = await self._execution.have(call, planned)
-                again = self._execution.take_new_plans(call, planned, outcomes)
+                again = self._execution.take_new_plans(call, planned, made.outcomes)
             except BaseException:
-                permit.release()
+                made.permit.release()
                 raise
             if not again:
-                return await self._pack(call, planned, expanded, outcomes, permit)
-            permit.release()
+                return await self._pack(call, planned, expanded, made)
+            made.permit.release()
         raise InvalidRequestError("A video decodes differently each time it is read.")
+
+    async def _expand_and_make(
+        self, call: Call, planned: Sequence[Planned], source: Source
+    ) -> tuple[Expanded, Made]:
+        """Expand the prompt and have the features, at once where the prompt cannot be refused.
+
+        The prompt's error goes before those of the items.
+        """
+        if not self._is_surely_short(call, planned, source):
+            expanded = await self._expand(call, planned, source)
+            return expanded, await self._execution.make(call, planned)
+        making = asyncio.create_task(self._execution.make(call, planned))
+        try:
+            expanded = await self._expand(call, planned, source)
+            return expanded, await making
+        except BaseException:
+            making.cancel()
+            await asyncio.wait((making,))
+            if not making.cancelled() and making.exception() is None:
+                self._execution.let_go(making.result())
+            raise
+
+    def _is_surely_short(self, call: Call, planned: Sequence[Planned], source: Source) -> bool:
+        """Return whether an expanded prompt must be within its limit, whatever the tokenizer does.
+
+        What would be refused for its length is refused before anything is decoded.
+        """
+        if source is None:
+            return True
+        if isinstance(source, RenderedPrompt):
+            num_tokens = MAX_TOKENS_PER_CHAR * len(source.text)
+        else:
+            num_tokens = len(source)
+        for item in planned:
+            parts = item.plan.replacement or ()
+            num_tokens += item.plan.num_tokens + sum(
+                MAX_TOKENS_PER_CHAR * len(part.text) for part in parts
+            )
+        return num_tokens <= self._most_tokens(call)
+
+    def _most_tokens(self, call: Call) -> int:
+        most = self._settings.limits.prompt_tokens
+        if call.request.max_prompt_tokens is not None:
+            most = min(most, call.request.max_prompt_tokens)
+        return most
 
     async def _pack(
         self,
         call: Call,
         planned: Sequence[Planned],
         expanded: Expanded,
-        outcomes: Sequence[Outcome],
-        permit: Permit,
+        made: Made,
     ) -> Answer:
         """Answer with features, on the device where that was asked for."""
+        outcomes, permit = made.outcomes, made.permit
         if call.choice.name != "cuda_ipc" or self._devices is None:
             return self._packer.executed(call, planned, expanded, outcomes, permit)
         pool = self._devices.pool
@@ -287,9 +342,7 @@ class Pipeline:
         plans = [item.plan for item in planned]
         text = source.text if isinstance(source, RenderedPrompt) else None
         source = _repeat_frames(call, planned, source)
-        most = self._settings.limits.prompt_tokens
-        if request.max_prompt_tokens is not None:
-            most = min(most, request.max_prompt_tokens)
+        most = self._most_tokens(call)
         if isinstance(source, RenderedPrompt):
             prompt = model.encoder.expand_text(
                 source, plans, lenient=request.lenient, max_tokens=most

@@ -349,7 +349,9 @@ def _finished(
         PlaceholderMismatchError: If rows stand outside the items: the engine would bind features
             wrongly.
     """
-    is_stray = np.isin(ids, list(_row_ids(plans)))
+    is_stray = np.zeros(len(ids), dtype=bool)
+    for row_id in _row_ids(plans):
+        is_stray |= ids == row_id
     for placement in placements:
         is_stray[slice(*(placement.span or (0, 0)))] = False
     if strays := int(np.count_nonzero(is_stray)):

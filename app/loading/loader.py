@@ -169,7 +169,11 @@ class Loader:
 
     async def _load_encoded(self, source: EncodedSource, max_bytes: int) -> StagedMedia:
         capacity = max_decoded_bytes(source, max_bytes)
-        return await self._staging.fill(capacity, lambda view: decode_into(view, source, max_bytes))
+        return await self._staging.fill(
+            capacity,
+            lambda view: decode_into(view, source, max_bytes),
+            is_quick=source.is_base64,
+        )
 
     async def _load_file(self, source: FileSource, max_bytes: int) -> StagedMedia:
         if not self._has_roots:

@@ -14,10 +14,16 @@ from app.errors import UnauthorizedError
 from app.house import House
 
 
-def get_house(request: Request) -> House:
+def house_of(request: Request) -> House:
     """Return the running service's parts."""
     house: House = request.app.state.house
     return house
+
+
+# Coroutines, since FastAPI runs plain functions in threads.
+async def get_house(request: Request) -> House:
+    """Return the running service's parts."""
+    return house_of(request)
 
 
 HouseDep = Annotated[House, Depends(get_house)]
@@ -44,9 +50,18 @@ def identify(authorization: str | None, keys: Sequence[SecretStr]) -> str:
     return found
 
 
-def authorize(request: Request, house: HouseDep) -> str:
-    """Check the request's key; the identity it stands for."""
+def key_id_of(request: Request, house: House) -> str:
+    """Check the request's key; the identity it stands for.
+
+    Raises:
+        UnauthorizedError: If keys are set and none matches.
+    """
     return identify(request.headers.get("authorization"), house.settings.server.api_keys)
+
+
+async def authorize(request: Request, house: HouseDep) -> str:
+    """Check the request's key; the identity it stands for."""
+    return key_id_of(request, house)
 
 
 Identity = Annotated[str, Depends(authorize)]

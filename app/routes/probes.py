@@ -5,15 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from app.house import House
 from app.respond import JsonResponse
+from app.routes.deps import house_of
 
 router = APIRouter(tags=["probes"])
-
-
-def _house(request: Request) -> House:
-    house: House = request.app.state.house
-    return house
 
 
 @router.get("/livez")
@@ -25,7 +20,7 @@ async def livez() -> dict[str, str]:
 @router.get("/readyz", responses={503: {"description": "Not ready, with the reason"}})
 async def readyz(request: Request) -> Response:
     """Answer 200 while workers are warm and the service does not drain."""
-    house = _house(request)
+    house = house_of(request)
     ready, status = house.readiness()
     return JsonResponse({"status": status}, 200 if ready else 503)
 
@@ -33,7 +28,7 @@ async def readyz(request: Request) -> Response:
 @router.get("/health", responses={503: {"description": "Not ready, with the reason"}})
 async def health(request: Request) -> Response:
     """Answer readiness with the facts behind it: workers, queue, store."""
-    house = _house(request)
+    house = house_of(request)
     ready, status = house.readiness()
     return JsonResponse({"status": status, **house.facts()}, 200 if ready else 503)
 
@@ -41,5 +36,5 @@ async def health(request: Request) -> Response:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Return the metrics in Prometheus' text format."""
-    body, media_type = _house(request).metrics.render()
+    body, media_type = house_of(request).metrics.render()
     return Response(body, media_type=media_type)

@@ -38,17 +38,22 @@ typedef struct {
  * feature is larger than they are, and a plain store would first read every line it overwrites. */
 #define STAGE_BYTES 65536
 
+/* Copy past the caches. What lies before the first and behind the last 16 bytes that are aligned in
+ * the target is stored as usual: a feature may start anywhere that suits its elements. */
 static void stream(void *restrict target, const void *restrict source, size_t nbytes) {
 #ifdef __SSE2__
-    if (((uintptr_t)target | (uintptr_t)nbytes) % 16 == 0) {
-        __m128i *d = target;
-        const __m128i *s = source;
-        for (size_t i = 0; i < nbytes / 16; i++)
-            _mm_stream_si128(d + i, _mm_loadu_si128(s + i));
-        return;
-    }
-#endif
+    uint8_t *restrict d = target;
+    const uint8_t *restrict s = source;
+    size_t head = -(uintptr_t)d % 16;
+    if (head > nbytes)
+        head = nbytes;
+    memcpy(d, s, head);
+    for (d += head, s += head, nbytes -= head; nbytes >= 16; d += 16, s += 16, nbytes -= 16)
+        _mm_stream_si128((__m128i *)d, _mm_loadu_si128((const __m128i *)s));
+    memcpy(d, s, nbytes);
+#else
     memcpy(target, source, nbytes);
+#endif
 }
 
 /* Make streamed stores visible before any store that follows, as plain ones are. */

@@ -506,3 +506,24 @@ def test_private_features_need_their_lease(demo_dir: Path, demo_jpeg: bytes) -> 
             client.delete(f"{service.base_url}/leases/{answer['lease']['id']}")
             ended = client.get(location["url"])
             assert (ended.status_code, problem_of(ended)["code"]) == (410, "lease_expired")
+
+
+def test_a_prompt_that_fails_while_its_features_are_made_leaves_nothing_held(
+    service: Service,
+) -> None:
+    """Ids that tell a wrong run are refused, and the features in the making are let go."""
+    picture = b64(png(640, 480, seed=77))
+    right = service.preprocess({"prompt": f"{IMAGE}Hi", "images": [picture], "transport": "none"})
+    ids = right.json()["input_ids"]
+    (first, _), *_ = right.json()["items"][0]["offsets"]
+    wrong = ids[:first] + ids[first + 1 :]
+    for _ in range(8):
+        body = {"input_ids": wrong, "expanded": True, "images": [picture]}
+        response = service.preprocess(body)
+        assert response.status_code == 400
+        assert problem_of(response)["code"] == "placeholder_mismatch"
+    facts = service.get("/health").json()
+    assert facts["store"]["held_bytes"] == 0
+    assert facts["requests"] == 0
+    body = {"input_ids": ids, "expanded": True, "images": [picture]}
+    assert service.preprocess(body).json()["input_ids"] == ids

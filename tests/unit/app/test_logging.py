@@ -1,8 +1,13 @@
 """Logs are one JSON object a line, from libraries too, and hold no URLs of media."""
 
+import io
 import json
 import subprocess
 import sys
+import threading
+import time
+
+from app.logging import BatchedLines
 
 _SCRIPT = """
 import logging
@@ -35,3 +40,34 @@ def test_lines_are_json_and_carry_the_request() -> None:
     assert all(line["timestamp"].endswith("Z") and line["level"] for line in lines)
     assert "ZeroDivisionError" in lines[-1]["exception"]
     assert done.stdout == ""
+
+
+def test_lines_are_written_together_in_order_and_none_is_lost() -> None:
+    """Lines of several threads come out whole, each thread's in its order."""
+    stream = io.StringIO()
+    lines = BatchedLines(stream)
+
+    def write(name: int) -> None:
+        for number in range(500):
+            lines.write(f"{name} {number}\n")
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines.drain()
+    told = [tuple(map(int, line.split())) for line in stream.getvalue().splitlines()]
+    assert len(told) == 2000
+    for name in range(4):
+        assert [number for who, number in told if who == name] == list(range(500))
+
+
+def test_lines_come_out_without_a_drain() -> None:
+    """A line is written a moment later by itself."""
+    stream = io.StringIO()
+    BatchedLines(stream).write("alone\n")
+    give_up = time.monotonic() + 30
+    while stream.getvalue() != "alone\n":
+        assert time.monotonic() < give_up
+        time.sleep(0.01)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import blake3
 import pytest
 
-from app.staging import BIG_COPY_BYTES, FIRST_CAPACITY_BYTES, StagedMedia, StagingArea
+from app.staging import FIRST_CAPACITY_BYTES, QUICK_BYTES, StagedMedia, StagingArea
 from processors.errors import MediaTooLargeError
 from tests.helpers.loading import run_staging
 from transport.arena import Arena, SegmentMap
@@ -28,7 +28,7 @@ async def stage(staging: StagingArea, data: bytes, *, max_bytes: int = 4 << 20) 
         return await buffer.finish()
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, BIG_COPY_BYTES - 1, BIG_COPY_BYTES, len(BODY)])
+@pytest.mark.parametrize("size", [0, 1, 4096, QUICK_BYTES - 1, QUICK_BYTES, len(BODY)])
 @pytest.mark.parametrize("chunk", [1 << 16, 1 << 20])
 @pytest.mark.parametrize("is_promised", [True, False])
 async def test_what_is_appended_is_what_a_worker_reads(
@@ -227,7 +227,7 @@ async def test_big_parts_are_read_back(area: tuple[StagingArea, Arena]) -> None:
     staging, _ = area
     with staging.buffer(expected_bytes=len(BODY), max_bytes=4 << 20) as buffer:
         await buffer.append(BODY)
-        assert await buffer.read(1000, BIG_COPY_BYTES + 1) == BODY[1000 : 1001 + BIG_COPY_BYTES]
+        assert await buffer.read(1000, QUICK_BYTES + 1) == BODY[1000 : 1001 + QUICK_BYTES]
 
 
 async def test_a_buffer_that_cannot_double_grows_by_what_it_needs(
@@ -273,3 +273,32 @@ async def test_a_growth_that_is_cancelled_lets_both_go(area: tuple[StagingArea, 
     for buffer in buffers:
         buffer.release()
     assert arena.statistics().held_bytes == 0
+
+
+async def test_little_is_worked_on_the_loop_in_each_turn(
+    area: tuple[StagingArea, Arena],
+) -> None:
+    """What exceeds a turn's bytes goes to threads; the next turn has its own."""
+    staging, _ = area
+    threads: list[int] = []
+
+    def write(view: memoryview) -> int:
+        threads.append(threading.get_ident())
+        view[:1] = b"x"
+        return 1
+
+    async def fill(capacity: int, *, is_quick: bool = True) -> None:
+        (await staging.fill(capacity, write, is_quick=is_quick)).release()
+
+    own = threading.get_ident()
+    await asyncio.gather(*(fill(QUICK_BYTES // 2) for _ in range(4)))
+    assert sum(thread == own for thread in threads) == 2
+    threads.clear()
+    await asyncio.sleep(0)
+    await fill(QUICK_BYTES)
+    assert threads == [own]
+    threads.clear()
+    await asyncio.sleep(0)
+    await fill(QUICK_BYTES + 1)
+    await fill(1, is_quick=False)
+    assert own not in threads

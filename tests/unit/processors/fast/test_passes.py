@@ -44,6 +44,30 @@ def test_still_patches(dtype, patch, merge, times):
     assert torch.equal(expected, out)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("start", [0, 4, 8, 24, 60])
+def test_large_outputs_may_start_anywhere(dtype, start):
+    """An output beyond the caches is written whole and nothing beside it, however it is aligned."""
+    patch, merge, times, height, width = 14, 2, 2, 504, 812
+    frame, table = noise(1, height, width, 3), table_of(dtype)
+    count = height * width * 3 * times
+    nbytes = count * dtype.itemsize
+    memory = torch.full((start + nbytes + 64,), 0xA5, dtype=torch.uint8)
+    out = memory[start : start + nbytes].view(dtype).view(-1, 3 * times * patch**2)
+    write_patches(frame, out, table, patch_size=patch, merge_size=merge, times=times, repeat=True)
+    apart = torch.zeros(out.shape, dtype=dtype)
+    for top in range(0, height, patch * merge):
+        band = frame[:, top : top + patch * merge]
+        rows = slice(top * width // patch**2, (top + patch * merge) * width // patch**2)
+        # A band is small enough for the plain stores.
+        write_patches(
+            band, apart[rows], table, patch_size=patch, merge_size=merge, times=times, repeat=True
+        )
+    assert torch.equal(apart.view(torch.uint8), out.view(torch.uint8))
+    assert (memory[:start] == 0xA5).all()
+    assert (memory[start + nbytes :] == 0xA5).all()
+
+
 @pytest.mark.parametrize("num_frames", [1, 2, 3, 4])
 def test_video_patches_repeat_the_last_frame(num_frames):
     """Frames share rows two by two; a single last frame stands twice."""
