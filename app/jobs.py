@@ -25,6 +25,7 @@ from processors.types import (
     GivenItem,
     ItemPlan,
     MediaOptions,
+    Message,
     Modality,
     ProcessReport,
     RenderedPrompt,
@@ -51,7 +52,7 @@ class InternalError(MmprepError):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Message):
     """A run of bytes in a shared-memory segment."""
 
     segment: str
@@ -62,7 +63,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class JobItem:
+class JobItem(Message):
     """One item as a job carries it: `processors.types.ItemInput` with extents for bytes."""
 
     modality: Modality
@@ -89,7 +90,7 @@ class OutputEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanJob:
+class PlanJob(Message):
     """Plan one item from its header; gives an `ItemPlan`."""
 
     model: str
@@ -97,7 +98,7 @@ class PlanJob:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanFramesJob:
+class PlanFramesJob(Message):
     """Plan a video that is shown as images; gives a tuple of `ItemPlan`s."""
 
     model: str
@@ -105,7 +106,7 @@ class PlanFramesJob:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanGivenJob:
+class PlanGivenJob(Message):
     """Plan the items that a caller has preprocessed; gives a tuple of `GivenItem`s."""
 
     model: str
@@ -118,7 +119,7 @@ class PlanGivenJob:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecuteJob:
+class ExecuteJob(Message):
     """Decode and process one item into its region; gives `ExecuteResult` or `Replanned`."""
 
     model: str
@@ -133,7 +134,7 @@ class ExecuteJob:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyJob:
+class CopyJob(Message):
     """Copy what a caller has preprocessed into its item's region; gives an `ExecuteResult`."""
 
     model: str
@@ -147,7 +148,7 @@ class CopyJob:
 
 
 @dataclass(frozen=True, slots=True)
-class RenderJob:
+class RenderJob(Message):
     """Render chat messages with the model's template; gives a `RenderedPrompt`."""
 
     model: str
@@ -155,7 +156,7 @@ class RenderJob:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodeJob:
+class EncodeJob(Message):
     """Encode a prompt with a tokenizer that has no fast form; gives a list of token ids."""
 
     model: str
@@ -166,7 +167,7 @@ Job = PlanJob | PlanFramesJob | PlanGivenJob | ExecuteJob | CopyJob | RenderJob 
 
 
 @dataclass(frozen=True, slots=True)
-class ExecuteResult:
+class ExecuteResult(Message):
     """An item's document stands complete in its region."""
 
     report: ProcessReport
@@ -175,7 +176,7 @@ class ExecuteResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Replanned:
+class Replanned(Message):
     """Fewer frames decode than the header promised; nothing was written, execute this plan."""
 
     plan: ItemPlan
@@ -184,7 +185,7 @@ class Replanned:
 
 
 @dataclass(frozen=True, slots=True)
-class JobFailure:
+class JobFailure(Message):
     """Why a job failed, as it crosses from the worker to the API process."""
 
     code: str

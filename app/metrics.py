@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -59,6 +60,19 @@ class Metrics:
             "mmprep_inflight_requests", "Requests of any route under way", registry=registry
         )
 
+        # A look-up of labels takes a lock and a few microseconds; there are few of them.
+        self._stages = cache(self.stage_duration.labels)
+        self._items = cache(self.items.labels)
+        self._media_bytes = cache(self.media_bytes.labels)
+        self._feature_bytes = cache(self.feature_bytes.labels)
+        self._requests = cache(self.requests.labels)
+        self._request_durations = cache(self.request_duration.labels)
+
+    def observe_request(self, route: str, code: str, seconds: float) -> None:
+        """Record a request that has ended."""
+        self._requests(route, code).inc()
+        self._request_durations(route).observe(seconds)
+
     def watch(self, house: House) -> None:
         """Read the gauges of a house whenever the metrics are scraped."""
         self._registry.register(_HouseCollector(house))
@@ -67,15 +81,15 @@ class Metrics:
         """Record what an answer's items and stages were."""
         model = answer.model.info.name
         for stage, ms in answer.timings_ms.items():
-            self.stage_duration.labels(stage, model).observe(ms / 1000)
+            self._stages(stage, model).observe(ms / 1000)
         if "queue" in answer.timings_ms:
             self.queue_wait.observe(answer.timings_ms["queue"] / 1000)
         for item in answer.items:
-            self.items.labels(item.modality.value, item.status).inc()
-            self.media_bytes.labels(item.modality.value).inc(item.plan.source.nbytes)
+            self._items(item.modality.value, item.status).inc()
+            self._media_bytes(item.modality.value).inc(item.plan.source.nbytes)
             if item.stored is not None:
                 kind = "safetensors" if answer.inline else (item.location or {}).get("kind", "none")
-                self.feature_bytes.labels(kind).inc(item.stored.region.nbytes)
+                self._feature_bytes(kind).inc(item.stored.region.nbytes)
         for name, _ in answer.passed_over:
             self.transport_passed_over.labels(name).inc()
 

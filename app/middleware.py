@@ -71,8 +71,7 @@ class RequestMiddleware:
         house = scope["app"].state.house
         route = getattr(scope.get("route"), "path", "other")
         code = state.get("code", "ok" if 200 <= status < 400 else "other" if status else "gone")
-        house.metrics.requests.labels(route, code).inc()
-        house.metrics.request_duration.labels(route).observe(seconds)
+        house.metrics.observe_request(route, code, seconds)
         if route in PROBES:
             return
         structlog.get_logger("mmprep").info(

@@ -264,6 +264,8 @@ class WorkerPool:
         queue.put(ticket)
         self._dispatch()
         try:
+            if deadline is None:
+                return await asyncio.shield(ticket.result)
             async with asyncio.timeout_at(deadline):
                 return await asyncio.shield(ticket.result)
         except TimeoutError as error:
@@ -284,7 +286,7 @@ class WorkerPool:
 
     def _dispatch(self) -> None:
         for queue, small in ((self._small, True), (self._big, False)):
-            while (place := self._free_place(small)) is not None:
+            while queue and (place := self._free_place(small)) is not None:
                 worker, lane = place
                 ticket = queue.take(lambda t, w=worker: self._may_run(t, w))  # type: ignore[misc]
                 if ticket is None:
@@ -293,18 +295,20 @@ class WorkerPool:
 
     def _free_place(self, small: bool) -> tuple[WorkerProcess, Lane] | None:
         """Return a free lane of the least busy worker."""
-        best: tuple[int, WorkerProcess, Lane] | None = None
-        for worker in self._workers:
+        lanes = slice(0, 1) if small else slice(1, None)
+        for worker in sorted(self._workers, key=_busyness):
             if worker.is_retiring or self._is_isolated(worker):
                 continue
-            lanes = worker.lanes[:1] if small else worker.lanes[1:]
-            lane = next((at for at in lanes if at.is_free), None)
-            if lane is not None and (best is None or worker.num_running < best[0]):
-                best = (worker.num_running, worker, lane)
-        return None if best is None else best[1:]
+            for lane in worker.lanes[lanes]:
+                if lane.is_free:
+                    return worker, lane
+        return None
 
     def _is_isolated(self, worker: WorkerProcess) -> bool:
-        return any((t := self._tickets.get(lane)) is not None and t.alone for lane in worker.lanes)
+        # A suspect is the only job of its worker.
+        return worker.num_running == 1 and any(
+            (t := self._tickets.get(lane)) is not None and t.alone for lane in worker.lanes
+        )
 
     def _may_run(self, ticket: Ticket, worker: WorkerProcess) -> bool:
         # A suspect at the head of the queue waits for an empty worker; it is waited for.
@@ -508,6 +512,10 @@ class WorkerPool:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _busyness(worker: WorkerProcess) -> int:
+    return worker.num_running
 
 
 def _was_killed(status: int) -> bool:

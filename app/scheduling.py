@@ -64,6 +64,10 @@ class Queue:
     def __len__(self) -> int:
         return sum(not ticket.result.done() for ticket in self._heap)
 
+    def __bool__(self) -> bool:
+        """Whether there may be something to take, told without looking at what was given up."""
+        return bool(self._heap)
+
     def put(self, ticket: Ticket) -> None:
         """Add a ticket."""
         heapq.heappush(self._heap, ticket)

@@ -18,10 +18,71 @@ from app.config import ServerSettings
 ABORT_KEY = "mmprep.abort"
 """Scope key of a callable that drops the connection at once, unsent bytes included."""
 SOCKET_MODE = 0o660
+UNREAD_BYTES = 512 * 1024
+"""Of a body that may wait in the server: eight times uvicorn's own bound, with which a body of
+some hundred kilobytes is paused several times."""
 
 
-class AbortableProtocol(HttpToolsProtocol):
-    """HTTP protocol whose scope carries the connection's abort."""
+class JoiningTransport:
+    """A transport that sends a response's head together with the first bytes of its body.
+
+    Each write to a socket is a call into the kernel that wakes the reader; uvicorn makes one for
+    the head alone.
+
+    Args:
+        transport: What it writes to; everything else is asked of it.
+        loop: Where the head is sent from if nothing follows in this turn.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write, or keep the head of a response until the next write or the end of this turn."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines([head, data])
+        elif isinstance(data, bytes) and data.startswith(b"HTTP/1.1 ") and _ends_head(data):
+            self._head = data
+            self._loop.call_soon(self._flush)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever transports have
+        return getattr(self._transport, name)
+
+
+def _ends_head(data: bytes) -> bool:
+    return data.endswith(b"\r\n\r\n") and not data.startswith(b"HTTP/1.1 100 ")
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, with an abort in its scope, and joined or larger pieces."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take over a connection."""
+        super().connection_made(JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
+
+    def on_body(self, body: bytes) -> None:
+        """Take bytes of a request's body; reading pauses when too many wait to be taken over."""
+        if self.cycle.response_complete:
+            return
+        self.cycle.body += body
+        if len(self.cycle.body) > UNREAD_BYTES:
+            self.flow.pause_reading()
+        self.cycle.message_event.set()
 
     def on_message_begin(self) -> None:
         """Start a request's scope."""
@@ -100,7 +161,7 @@ def make_server(app: Starlette, settings: ServerSettings) -> DrainingServer:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=AbortableProtocol,
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -59,16 +59,13 @@ class WorkerProcess:
         """Why we killed it, if we did."""
         self.is_retiring = False
         """True once no more jobs are given to it."""
+        self.num_running = 0
+        """Jobs in the process."""
 
     @property
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
-
-    @property
-    def num_running(self) -> int:
-        """Jobs in the process."""
-        return sum(not lane.is_free for lane in self.lanes)
 
     @classmethod
     async def start(
@@ -110,6 +107,7 @@ class WorkerProcess:
     def send(self, lane: Lane, job: Job, on_outcome: Callable[[Outcome], None]) -> None:
         """Give a free lane a job; the callback gets its outcome unless the process dies first."""
         lane.on_outcome = on_outcome
+        self.num_running += 1
         lane.writer.write(encode_frame(job))
 
     def kill(self, reason: str) -> None:
@@ -172,6 +170,7 @@ class WorkerProcess:
             self.ready.exception()
         elif lane.on_outcome is not None:
             take, lane.on_outcome = lane.on_outcome, None
+            self.num_running -= 1
             self.jobs_done += 1
             take(message)  # type: ignore[arg-type]  # lanes answer with outcomes only
 

@@ -8,10 +8,10 @@ small message. Dimension letters: `L` prompt tokens, `N` items, `P` patches, `C 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 DTYPE_SIZES: Mapping[str, int] = {
     "float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2,
@@ -30,6 +30,18 @@ class Modality(StrEnum):
     def __reduce_ex__(self, proto: object) -> tuple[type[Modality], tuple[str]]:
         """Pickle as a call of the class: Python before 3.11.4 names `getattr`, which is refused."""
         return type(self), (self.value,)
+
+
+class Message:
+    """Base of values that cross processes: pickled as a call with their fields.
+
+    What dataclasses do by themselves looks at each field in Python, twice.
+    """
+
+    __slots__: Sequence[str] = ()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        return type(self), tuple([getattr(self, name) for name in self.__slots__])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,7 @@ class DecodeLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class MediaOptions:
+class MediaOptions(Message):
     """Options of one Media value (contract section 1); `None` means not given."""
 
     alpha: Literal["white", "drop", "keep"] | None = None
@@ -70,7 +82,7 @@ class MediaOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class MediaInfo:
+class MediaInfo(Message):
     """What a header probe says of a medium; the wire's `source`."""
 
     kind: Modality
@@ -96,7 +108,7 @@ class MediaInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class FieldLayout:
+class FieldLayout(Message):
     """How items' tensors join: `flat` concatenates along `dim`, `batched` stacks."""
 
     kind: Literal["flat", "batched", "shared"]
@@ -104,7 +116,7 @@ class FieldLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class PadSpec:
+class PadSpec(Message):
     """Where a joint Hugging Face call would pad this tensor to the largest item, and with what."""
 
     dims: tuple[int, ...]
@@ -112,7 +124,7 @@ class PadSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Message):
     """One output tensor of one item, known before anything is decoded."""
 
     name: str
@@ -138,7 +150,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacementPart:
+class ReplacementPart(Message):
     """A piece of what a placeholder becomes: `text` repeated `times` times (run-length coded)."""
 
     text: str
@@ -146,7 +158,7 @@ class ReplacementPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemPlan:
+class ItemPlan(Message):
     """All that is known of one item before its pixels or samples are decoded."""
 
     modality: Modality
@@ -283,7 +295,7 @@ class GivenEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSlice:
+class TensorSlice(Message):
     """One item's part of a tensor that stands for several items."""
 
     name: str
@@ -294,7 +306,7 @@ class TensorSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenItem:
+class GivenItem(Message):
     """One item of a preprocessed entry."""
 
     plan: ItemPlan
@@ -305,7 +317,7 @@ class GivenItem:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessReport:
+class ProcessReport(Message):
     """What processing one item took."""
 
     decode_ms: float
@@ -316,7 +328,7 @@ class ProcessReport:
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedPrompt:
+class RenderedPrompt(Message):
     """A prompt as pieces of text; what a caller typed is never read for media tokens.
 
     Trusted pieces are template output: special tokens in them mean what they mean. In untrusted
@@ -336,7 +348,7 @@ class RenderedPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatInput:
+class ChatInput(Message):
     """Chat messages to render, media parts reduced to `{"type": "image" | "video" | "audio"}`."""
 
     messages: tuple[Mapping[str, Any], ...]
