@@ -44,7 +44,7 @@ chaos-store: install  ## ten thousand requests with workers and consumers killed
 image: install  ## the image's own commands in a clean folder, as another user
 	$(BIN)/python -m pytest -m slow --timeout 1800 tests/unit/test_deploy_image.py
 
-bench: install  ## ratios to the plain Hugging Face call, in one run
+bench: install  ## every speed goal as a ratio, in one run
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.handover
 

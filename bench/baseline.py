@@ -1,53 +1,64 @@
-"""The plain Hugging Face call, in a process of its own that is told by lines what to do.
+"""The plain Hugging Face call, in a process of its own: what an engine does for each request.
 
-Reads `{"jpeg": path, "calls": n, "threads": n}` per line, answers
-`{"seconds": [...], "wall": s, "tokens": n, "bytes": n}`: what an engine does in-process for each
-request, from encoded bytes to tensors.
+`python -m bench.baseline MODEL_DIRECTORY`. An order is `{"recipe": .., "requests": n}`, see
+`bench.bodies`; its answer `{"seconds": [..], "wall": s, "nbytes": n}`. From the request's base64 to
+the safetensors document: base64, Pillow, processor, `safetensors.torch.save`.
 """
 
+import base64
 import io
-import json
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
+import orjson
+import safetensors.torch
 import torch
 from PIL import Image
 from transformers import AutoProcessor
 
-from bench.media import distinct
+from bench.bodies import Kitchen
+from bench.orders import serve_orders
+
+
+def load_processor(directory: str) -> Any:
+    torch.set_num_threads(1)
+    return AutoProcessor.from_pretrained(directory)
+
+
+def call(processor: Any, request: dict[str, Any]) -> bytes:
+    """Answer one parsed request body as a safetensors document."""
+    images = [
+        Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB") for text in request["images"]
+    ]
+    result = processor(text=[request["prompt"]], images=images, return_tensors="pt")
+    tensors = {name: value.contiguous() for name, value in result.items()}
+    return safetensors.torch.save(tensors)
+
+
+def timed(work: Callable[[dict[str, Any]], bytes], requests: list[dict[str, Any]]) -> dict:
+    """Run requests one after the other."""
+    times, nbytes, begin = [], 0, time.perf_counter()
+    for request in requests:
+        start = time.perf_counter()
+        nbytes += len(work(request))
+        times.append(time.perf_counter() - start)
+    return {"seconds": times, "wall": time.perf_counter() - begin, "nbytes": nbytes}
 
 
 def main() -> None:
-    directory, prompt = sys.argv[1:]
-    torch.set_num_threads(1)
-    # One processor for each thread: fast tokenizers may not be shared.
-    processors = [AutoProcessor.from_pretrained(directory) for _ in range(8)]
+    (directory,) = sys.argv[1:]
+    processor = load_processor(directory)
+    kitchen = Kitchen()
 
-    def call(job: tuple[int, list[bytes]]) -> list[float]:
-        number, jpegs = job
-        times = []
-        for jpeg in jpegs:
-            start = time.perf_counter()
-            image = Image.open(io.BytesIO(jpeg)).convert("RGB")
-            processors[number](text=[prompt], images=[image], return_tensors="pt")
-            times.append(time.perf_counter() - start)
-        return times
+    def handle(order: dict[str, Any]) -> dict[str, Any]:
+        bodies = kitchen.make(order["recipe"], order["requests"])
+        # Parsing is the caller's business: an engine in-process has the parsed request.
+        requests = [orjson.loads(body) for body in bodies]
+        return timed(lambda request: call(processor, request), requests)
 
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        order = json.loads(line)
-        source = distinct(Path(order["jpeg"]).read_bytes())
-        jobs = [
-            (number, [next(source) for _ in range(order["calls"])])
-            for number in range(order["threads"])
-        ]
-        with ThreadPoolExecutor(order["threads"]) as executor:
-            start = time.perf_counter()
-            times = [t for result in executor.map(call, jobs) for t in result]
-            wall = time.perf_counter() - start
-        print(json.dumps({"seconds": times, "wall": wall}), flush=True)
+    serve_orders(handle)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,22 @@
+"""The goals: each a title, and the modules that measure it, in the order of a run.
+
+A module has `measure(stand) -> Found`. Those in `ALONE` bring services of their own and run when
+the shared sides are closed.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Goal:
+    title: str
+    modules: tuple[str, ...]
+    is_alone: bool = False
+
+
+GOALS = {
+    "G1": Goal("One client, cold, beside the plain Hugging Face call", ("latency",)),
+    "G2": Goal("Many clients, cold, beside a pool of Hugging Face processes", ("throughput",)),
+    "G3": Goal("An item seen before", ("repeat",)),
+    "G4": Goal("Plans without features", ("plans",)),
+}
