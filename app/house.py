@@ -29,6 +29,7 @@ from app.pipeline import Pipeline
 from app.planning import Planner
 from app.pool import WorkerPool
 from app.records import Records
+from app.sizes import KnownSizes
 from app.sizing import available_cores
 from app.staging import StagingArea
 from app.store import FeatureStore
@@ -166,7 +167,8 @@ async def open_house(
         catalog = Catalog(specs, pool.models)
         limits = MediaLimits(settings.limits.media_bytes, settings.limits.video_bytes)
         deriver = Deriver(store, executor)
-        planner = Planner(pool, records, loader, staging, settings.limits.media_bytes)
+        sizes = KnownSizes(settings.limits.decoded_pixels)
+        planner = Planner(pool, records, loader, staging, sizes, settings.limits.media_bytes)
         pipeline = Pipeline(
             settings=settings,
             consumer=consumer,

@@ -16,6 +16,7 @@ from app.loading import Loader
 from app.media import LoadedItem, at_item
 from app.pool import WorkerPool
 from app.records import ItemRecord, Records
+from app.sizes import KnownSizes
 from app.staging import StagedMedia, StagingArea
 from processors.errors import InvalidRequestError, MediaDecodeError, UnsupportedOptionError
 from processors.hashing import item_hash
@@ -31,6 +32,7 @@ class Planner:
         records: Remembers plans.
         loader: Reads the first bytes of images that are only planned.
         staging: Where those go.
+        sizes: Plans pictures of sizes that were met before.
         max_bytes: Encoded bytes of one image.
     """
 
@@ -40,12 +42,14 @@ class Planner:
         records: Records,
         loader: Loader,
         staging: StagingArea,
+        sizes: KnownSizes,
         max_bytes: int,
     ) -> None:
         self._pool = pool
         self._records = records
         self._loader = loader
         self._staging = staging
+        self._sizes = sizes
         self._max_bytes = max_bytes
 
     async def plan_all(self, call: Call, loaded: Sequence[LoadedItem]) -> list[Planned]:
@@ -150,10 +154,21 @@ class Planner:
             return Planned(loaded, plan, None, job)
         if not loaded.media:
             raise FeatureNotFoundError("Nothing is held of this item; send its bytes.")
-        plan = await self._run(call, job)
-        planned = Planned(loaded, plan, name, job)
+        planned = Planned(loaded, await self._plan_media(call, loaded, job), name, job)
         self.remember(call, planned)
         return planned
+
+    async def _plan_media(self, call: Call, loaded: LoadedItem, job: JobItem) -> ItemPlan:
+        """Plan an item whose bytes are there: by its size, or in a worker."""
+        model = call.model.info
+        info = self._sizes.read(model, loaded)
+        if info is None:
+            return await self._run(call, job)
+        plan = self._sizes.find(model, info, job)
+        if plan is None:
+            plan = await self._run(call, job)
+            self._sizes.learn(model, info, job, plan)
+        return plan
 
     async def _run(self, call: Call, job: JobItem) -> ItemPlan:
         return await self._pool.run(

@@ -517,13 +517,50 @@ def test_a_prompt_that_fails_while_its_features_are_made_leaves_nothing_held(
     ids = right.json()["input_ids"]
     (first, _), *_ = right.json()["items"][0]["offsets"]
     wrong = ids[:first] + ids[first + 1 :]
+    before = service.get("/health").json()["store"]["held_bytes"]
     for _ in range(8):
         body = {"input_ids": wrong, "expanded": True, "images": [picture]}
         response = service.preprocess(body)
         assert response.status_code == 400
         assert problem_of(response)["code"] == "placeholder_mismatch"
     facts = service.get("/health").json()
-    assert facts["store"]["held_bytes"] == 0
+    assert facts["store"]["held_bytes"] <= before
     assert facts["requests"] == 0
     body = {"input_ids": ids, "expanded": True, "images": [picture]}
     assert service.preprocess(body).json()["input_ids"] == ids
+
+
+def test_pictures_of_a_known_size_answer_as_the_first_one_did(
+    service: Service, hf_processor: Any
+) -> None:
+    """A size met before is planned without a worker: ids, features and source are still right."""
+    prompt = f"{IMAGE}Hi"
+    counts = set()
+    for seed in (11, 12, 13):
+        picture = png(211, 133, seed=seed)
+        body = service.preprocess({"prompt": prompt, "images": [b64(picture)]}).json()
+        expected = reference(hf_processor, prompt, picture)
+        assert body["input_ids"] == expected["input_ids"][0].tolist()
+        (item,) = body["items"]
+        assert item["status"] == "computed"
+        assert torch.equal(inline_tensors(item)["pixel_values"], expected["pixel_values"])
+        counts.add(item["num_tokens"])
+        assert item["source"] == {
+            "mime": "image/png",
+            "nbytes": len(picture),
+            "width": 211,
+            "height": 133,
+            "orientation": 1,
+            "num_frames": 1,
+        }
+    # The same size under other keyword arguments is another plan.
+    smaller = {"images_kwargs": {"max_pixels": 56 * 56, "min_pixels": 28 * 28}}
+    body = service.preprocess(
+        {"prompt": prompt, "images": [b64(png(211, 133, seed=14))], "mm_processor_kwargs": smaller}
+    ).json()
+    assert body["items"][0]["num_tokens"] < min(counts)
+    # What is broken behind its header is found out when it is decoded.
+    broken = bytearray(png(211, 133, seed=15))
+    broken[len(broken) // 2] ^= 0xFF
+    response = service.preprocess({"prompt": prompt, "images": [b64(bytes(broken))]})
+    assert response.status_code == 422
