@@ -16,6 +16,7 @@ from processors import decode, hf
 from processors.context import Fill, Shape, StageContext
 from processors.decode import check_modality, probe
 from processors.errors import InvalidRequestError, MediaDecodeError, MediaTooLargeError
+from processors.fast import find_mel
 from processors.stage import Stage
 from processors.types import ItemInput, ItemPlan, MediaInfo, MediaOptions, Modality, ProcessReport
 
@@ -30,6 +31,8 @@ class AudioStage(Stage):
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
         self.sample_rate_hz = int(self.part.sampling_rate)
+        self._kernel_name = "plain"
+        self._find_mel()
         lengths = [int(seconds * self.sample_rate_hz) for seconds in _LEARN_SECONDS]
         self.learn([partial(_empty_sound, length) for length in lengths])
 
@@ -71,7 +74,9 @@ class AudioStage(Stage):
         decoded = time.perf_counter()
         self.execute(waveform, self.merged(kwargs), plan, outputs)
         done = time.perf_counter()
-        return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3)
+        return ProcessReport(
+            (decoded - start) * 1e3, (done - decoded) * 1e3, kernel=self._kernel_name
+        )
 
     def call(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> hf.Processed:
         """See `Stage.call`; media are waveforms, float32 of shape (S,)."""
@@ -101,6 +106,19 @@ class AudioStage(Stage):
                 f"The sound lasts {seconds:.1f} s; at most {self.limits.max_audio_s:g} s are taken."
             )
         return max(round(seconds * self.sample_rate_hz), 1)
+
+    def _find_mel(self) -> None:
+        """Plan and process with an extractor that skips silence, where it is proven and allowed."""
+        spec, family, model = self.context.spec, self.context.family, self.model
+        faster = find_mel(self.part) if spec.allow_fast and family.allow_fast else None
+        if faster is None:
+            return
+        self._kernel_name = "fast"
+        self.model = replace(
+            model,
+            processor=hf.with_part(model.processor, self.modality, faster),
+            planner=hf.with_part(model.planner, self.modality, faster),
+        )
 
     def _plan_length(
         self, item: ItemInput, info: MediaInfo, num_samples: int, kwargs: Mapping[str, Any]

@@ -361,9 +361,12 @@ def replacements_of(
 
 
 def with_part(processor: HfObject, modality: Modality, part: HfObject) -> HfObject:
-    """Return a shallow copy of a processor with another image or video processor."""
+    """Return a shallow copy of a processor with another part for a modality."""
     changed = copy.copy(processor)
-    setattr(changed, f"{modality.value}_processor", part)
+    name = f"{modality.value}_processor"
+    if modality is Modality.AUDIO and not hasattr(processor, name):
+        name = "feature_extractor"
+    setattr(changed, name, part)
     return changed
 
 

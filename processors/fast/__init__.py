@@ -9,11 +9,16 @@ or, where the sub-processor is run inside a larger protocol:
     processor = copy.copy(processor); processor.image_processor = call.sub_processor
     features, replacements = processor._process_images([view_of(pixels)], **kwargs)
     call.write(features)                                                # or KernelUnfitError
+
+Feature extractors of sound are stood in for by a copy that fits in the original's place:
+
+    faster = find_mel(processor.feature_extractor)                      # None: keep the original
 """
 
 from processors.fast.encoding import CompactEncoding, Repeat, expand
 from processors.fast.find import find_kernel
 from processors.fast.kernel import Kernel, KernelUnfitError, view_of
+from processors.fast.mel import find_mel
 from processors.fast.passes import AVAILABLE
 
 __all__ = [
@@ -24,5 +29,6 @@ __all__ = [
     "Repeat",
     "expand",
     "find_kernel",
+    "find_mel",
     "view_of",
 ]

@@ -21,7 +21,7 @@ import torch
 from processors import hf
 from processors.engine import Engine
 from processors.errors import MmprepError
-from processors.fast import find_kernel
+from processors.fast import find_kernel, find_mel
 from processors.survey.defaults import build_from_defaults, processor_names
 from processors.survey.parity import LIMITS, Subject
 from processors.survey.table import Row, render
@@ -46,7 +46,9 @@ def survey(name: str, directory: Path, origin: str) -> Row:
             row.parity[modality] = _verdict(subject, modality)
         else:
             row.parity[modality] = "not served"
-        if modality is not Modality.AUDIO and (kernel := find_kernel(part)) is not None:
+        if modality is Modality.AUDIO:
+            row.fast += () if find_mel(part) is None else (modality.value,)
+        elif (kernel := find_kernel(part)) is not None:
             row.fast += (modality.value,)
             row.compact += (modality.value,) if kernel.features else ()
     return row
