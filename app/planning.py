@@ -190,7 +190,8 @@ class Planner:
         async def plan_bytes(medium: StagedMedia) -> ItemPlan:
             with medium:
                 staged = replace(loaded, media=(medium,))
-                return await self._run(call, work.job_item(staged, kwargs, settings))
+                job = work.job_item(staged, kwargs, settings)
+                return await self._plan_media(call, staged, job)
 
         async def plan_head(head: bytes) -> ItemPlan | None:
             with self._staging.buffer(expected_bytes=len(head), max_bytes=len(head)) as buffer:

@@ -1,6 +1,7 @@
 """A web server for the loader to fetch from: `python -m bench.origin FILE`.
 
-Serves the file at every path, as another file each time. Answers an order with its port.
+Serves the file at every path, as another file each time, and the part of it that is asked for.
+Answers an order with its port.
 """
 
 import itertools
@@ -16,18 +17,31 @@ from bench.orders import serve_orders
 FILES = 256
 
 
+def answer(data: bytes, part: slice | None) -> bytes:
+    """Return a file, or a part of it, as it goes over the wire."""
+    status, told, body = "200 OK", "", data
+    if part is not None:
+        body = data[part]
+        status = "206 Partial Content"
+        stop = part.start + len(body) - 1
+        told = f"content-range: bytes {part.start}-{stop}/{len(data)}\r\n"
+    head = f"HTTP/1.1 {status}\r\ncontent-type: image/jpeg\r\n{told}"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
 def main() -> None:
-    files = list(itertools.islice(distinct(Path(sys.argv[1]).read_bytes()), FILES))
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: image/jpeg\r\ncontent-length: {len(files[0])}\r\n\r\n"
-    answers = itertools.cycle([head.encode() + data for data in files])
+    files = itertools.cycle(itertools.islice(distinct(Path(sys.argv[1]).read_bytes()), FILES))
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             try:
                 while self.rfile.readline():
-                    while self.rfile.readline().strip():
-                        pass
-                    self.connection.sendall(next(answers))
+                    part = None
+                    while line := self.rfile.readline().strip().lower():
+                        if line.startswith(b"range: bytes="):
+                            first, last = line.partition(b"=")[2].split(b"-")
+                            part = slice(int(first), int(last) + 1)
+                    self.connection.sendall(answer(next(files), part))
             except ConnectionError:
                 return  # the loader has read what it needs
 

@@ -7,6 +7,7 @@ connection. URLs are never logged, and no message repeats one.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -27,6 +28,9 @@ from processors.errors import InvalidRequestError, MediaTooLargeError
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 GOOD = frozenset({200, 203})
+PARTIAL = 206
+UNSATISFIABLE = 416
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 RETRIED = (
     httpcore2.ConnectError,
     httpcore2.ConnectTimeout,
@@ -52,6 +56,7 @@ class Body:
         max_bytes: int,
         rate: RateGuard,
         was_redirected: bool,
+        part: range | None,
     ) -> None:
         self._response = response
         self._max_bytes = max_bytes
@@ -59,6 +64,10 @@ class Body:
         self._inflater = find_inflater(_header(response.headers, b"content-encoding"))
         length = _header(response.headers, b"content-length")
         sent = int(length) if length.isascii() and length.isdigit() else None
+        self.is_part = response.status == PARTIAL
+        """Whether this is the part that was asked for, not the whole."""
+        if self.is_part:
+            sent = _total_of_part(response, part)
         if sent is not None and sent > max_bytes:
             raise _too_large(max_bytes)
         self.nbytes = sent if self._inflater is None else None
@@ -148,7 +157,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def open(
-        self, target: Target, *, max_bytes: int, accept: str = "*/*"
+        self, target: Target, *, max_bytes: int, accept: str = "*/*", part: range | None = None
     ) -> AsyncIterator[Body]:
         """Request a target, follow its redirects, and give its body.
 
@@ -158,6 +167,7 @@ class Fetcher:
             target: What `parse_url` made of the URL.
             max_bytes: Limit of the body, before and after its content encoding is undone.
             accept: Value of the Accept header.
+            part: Bytes that are enough; a server may send the whole all the same.
 
         Raises:
             SourceForbiddenError: If a hop leads where sources may not.
@@ -170,45 +180,58 @@ class Fetcher:
             self._guard.check_target(target)
             async with self._permits.hold(target.host):
                 with _translated():
-                    async with budget.spend(), self._exchange(target, accept) as response:
+                    async with budget.spend(), self._exchange(target, accept, part) as response:
                         if response.status not in REDIRECTS:
-                            yield self._read(response, max_bytes, hop > 0)
+                            yield self._read(response, max_bytes, hop > 0, part)
                             return
                         target = _follow(target, response)
         raise MediaUpstreamError(
             f"The source redirects more than {self._settings.max_redirects} times."
         )
 
-    def _read(self, response: httpcore2.Response, max_bytes: int, was_redirected: bool) -> Body:
-        if response.status not in GOOD:
+    def _read(
+        self,
+        response: httpcore2.Response,
+        max_bytes: int,
+        was_redirected: bool,
+        part: range | None,
+    ) -> Body:
+        if response.status not in GOOD and (part is None or response.status != PARTIAL):
             raise MediaUpstreamError(
                 f"The source's server answered with status {response.status}.",
                 retryable=response.status >= 500,
             )
         settings = self._settings
         rate = RateGuard(settings.min_bytes_per_s, settings.min_rate_grace_s)
-        return Body(response, max_bytes=max_bytes, rate=rate, was_redirected=was_redirected)
+        return Body(
+            response, max_bytes=max_bytes, rate=rate, was_redirected=was_redirected, part=part
+        )
 
     @asynccontextmanager
-    async def _exchange(self, target: Target, accept: str) -> AsyncIterator[httpcore2.Response]:
-        response = await self._send(target, accept)
+    async def _exchange(
+        self, target: Target, accept: str, part: range | None
+    ) -> AsyncIterator[httpcore2.Response]:
+        response = await self._send(target, accept, part)
+        if part is not None and not _is_usable(response, part):
+            await response.aclose()
+            response = await self._send(target, accept, None)
         try:
             yield response
         finally:
             await response.aclose()
 
-    async def _send(self, target: Target, accept: str) -> httpcore2.Response:
+    async def _send(self, target: Target, accept: str, part: range | None) -> httpcore2.Response:
         """Return the answer's head; what failed before a byte of it came is tried again."""
         retries_left = self._settings.retries
         while True:
             try:
-                return await self._pool.handle_async_request(self._request(target, accept))
+                return await self._pool.handle_async_request(self._request(target, accept, part))
             except RETRIED as error:
                 if not retries_left or _is_tls(error):
                     raise
                 retries_left -= 1
 
-    def _request(self, target: Target, accept: str) -> httpcore2.Request:
+    def _request(self, target: Target, accept: str, part: range | None) -> httpcore2.Request:
         settings = self._settings
         headers = [
             ("Host", target.authority),
@@ -218,6 +241,8 @@ class Fetcher:
             ("Accept-Encoding", "identity"),
             *settings.headers.items(),
         ]
+        if part is not None:
+            headers.append(("Range", f"bytes={part.start}-{part.stop - 1}"))
         if target.authorization is not None:
             headers.append(("Authorization", target.authorization))
         return httpcore2.Request(
@@ -241,6 +266,25 @@ class Fetcher:
 
 def _header(headers: Headers, name: bytes) -> str:
     return ", ".join(v.decode("latin-1").strip() for k, v in headers if k.lower() == name)
+
+
+def _is_usable(response: httpcore2.Response, part: range) -> bool:
+    """Return whether an answer to a request for a part is one, or makes sense without it."""
+    if response.status == UNSATISFIABLE:
+        return False  # an empty file, perhaps; the whole tells
+    if response.status != PARTIAL:
+        return True
+    found = _CONTENT_RANGE.fullmatch(_header(response.headers, b"content-range"))
+    is_encoded = find_inflater(_header(response.headers, b"content-encoding")) is not None
+    return found is not None and int(found[1]) == part.start and not is_encoded
+
+
+def _total_of_part(response: httpcore2.Response, part: range | None) -> int | None:
+    """Return the bytes of the whole of which an answer is a part; None where it is not told."""
+    found = _CONTENT_RANGE.fullmatch(_header(response.headers, b"content-range"))
+    if found is None or part is None:
+        raise MediaUpstreamError("The source sends a part that it does not describe.")
+    return None if found[3] == "*" else int(found[3])
 
 
 def _too_large(max_bytes: int) -> MediaTooLargeError:

@@ -10,7 +10,7 @@ from typing import Generic, Self, TypeVar
 from app.loading.cache import ByteCache
 from app.loading.encoded import decode_into, max_decoded_bytes
 from app.loading.errors import SourceForbiddenError
-from app.loading.fetch import Fetcher
+from app.loading.fetch import Body, Fetcher
 from app.loading.files import RootFolders
 from app.loading.flights import Flights
 from app.loading.network import Resolver
@@ -122,7 +122,9 @@ class Loader:
         modality: Modality,
         max_bytes: int,
     ) -> ProbedUrl[T]:
-        """Read only as much behind an http or https URL as a probe needs, then hang up.
+        """Read only as much behind an http or https URL as a probe needs.
+
+        Parts are asked for; a server that sends the whole is hung up on.
 
         Args:
             url: The URL.
@@ -134,20 +136,26 @@ class Loader:
         Raises:
             Exception: As `load`, and whatever the probe raises.
         """
-        target = parse_url(url)
-        opened = self._fetcher.open(target, max_bytes=max_bytes, accept=_ACCEPT[modality])
+        target, accept = parse_url(url), _ACCEPT[modality]
         head = bytearray()
         wanted = PROBE_FIRST_BYTES
-        async with opened as body:
-            async for chunk in body:
-                head += chunk
-                if len(head) < wanted:
-                    continue
-                value = await probe(bytes(head))
-                if value is not None or len(head) >= PROBE_MAX_BYTES:
-                    return ProbedUrl(value, body.nbytes)
-                wanted = max(2 * wanted, len(head))
-        return ProbedUrl(await probe(bytes(head)), len(head))
+        while True:
+            part = range(len(head), wanted)
+            async with self._fetcher.open(
+                target, max_bytes=max_bytes, accept=accept, part=part
+            ) as body:
+                if not body.is_part:
+                    return await _probe_whole(body, probe)
+                async for chunk in body:
+                    head += chunk
+                    if len(head) > wanted:
+                        break  # it sends more than was asked for
+                nbytes = body.nbytes
+            value = await probe(bytes(head))
+            is_all = len(head) < wanted or len(head) == nbytes
+            if value is not None or is_all or len(head) >= PROBE_MAX_BYTES:
+                return ProbedUrl(value, nbytes)
+            wanted = 2 * len(head)
 
     async def _load_url(self, target: Target, modality: Modality, max_bytes: int) -> StagedMedia:
         accept = _ACCEPT[modality]
@@ -186,3 +194,18 @@ class Loader:
         return await self._staging.fill(
             nbytes, lambda view: self._roots.read_into(view, source.path)
         )
+
+
+async def _probe_whole(body: Body, probe: Callable[[bytes], Awaitable[T | None]]) -> ProbedUrl[T]:
+    """Read a whole medium as far as a probe needs."""
+    head = bytearray()
+    wanted = PROBE_FIRST_BYTES
+    async for chunk in body:
+        head += chunk
+        if len(head) < wanted:
+            continue
+        value = await probe(bytes(head))
+        if value is not None or len(head) >= PROBE_MAX_BYTES:
+            return ProbedUrl(value, body.nbytes)
+        wanted = max(2 * wanted, len(head))
+    return ProbedUrl(await probe(bytes(head)), len(head))

@@ -420,6 +420,80 @@ async def test_a_prefix_ends_with_the_medium_or_at_its_bound(origin: Origin) -> 
     assert 1 << 20 <= seen[-1] < len(BODY) * 12
 
 
+def part_of(request: Request, body: bytes) -> tuple[int, int]:
+    """The half-open part that a request asks for, as far as the body goes."""
+    first, _, last = request.headers["range"].removeprefix("bytes=").partition("-")
+    return int(first), min(int(last) + 1, len(body))
+
+
+async def test_a_prefix_is_asked_for_in_parts_over_one_connection(origin: Origin) -> None:
+    """A server that knows ranges sends what is needed and not a byte more."""
+    whole = BODY * 12
+    sent: list[tuple[int, int]] = []
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        start, stop = part_of(request, whole)
+        sent.append((start, stop))
+        told = f"Content-Range: bytes {start}-{stop - 1}/{len(whole)}"
+        await send(writer, whole[start:stop], told, status="206 Partial Content")
+
+    origin.answers["/a"] = answer
+
+    async def probe(data: bytes) -> str | None:
+        assert data == whole[: len(data)]
+        return "found" if len(data) > 200_000 else None
+
+    async with run_loader() as loading:
+        probed = await loading.loader.probe_url(
+            origin.url("/a"), probe, modality=Modality.IMAGE, max_bytes=len(whole)
+        )
+        assert (probed.value, probed.nbytes) == ("found", len(whole))
+        assert sent == [(0, 65536), (65536, 131_072), (131_072, 262_144)]
+        assert origin.num_connections == 1
+        with pytest.raises(MediaTooLargeError):
+            await loading.loader.probe_url(
+                origin.url("/a"), probe, modality=Modality.IMAGE, max_bytes=len(whole) - 1
+            )
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        ("Content-Range: bytes 7-65542/2000000", "206 Partial Content"),
+        ("Content-Range: bytes */2000000", "416 Range Not Satisfiable"),
+        ("Content-Range: nonsense", "206 Partial Content"),
+        ("X-Nothing: told", "206 Partial Content"),
+    ],
+)
+async def test_a_part_that_is_none_is_read_whole(origin: Origin, told: str, status: str) -> None:
+    """A server that answers another part, or refuses parts, is asked for the whole."""
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        if "range" in request.headers:
+            await send(writer, b"something else", told, status=status)
+        else:
+            await send(writer, b"tiny")
+
+    origin.answers["/a"] = answer
+
+    async def probe(data: bytes) -> bytes:
+        return data
+
+    async with run_loader() as loading:
+        probed = await loading.loader.probe_url(
+            origin.url("/a"), probe, modality=Modality.IMAGE, max_bytes=MAX
+        )
+    assert (probed.value, probed.nbytes) == (b"tiny", 4)
+
+
+async def test_a_part_nobody_asked_for_is_no_medium(origin: Origin) -> None:
+    """Whoever asked for the whole does not take a part for it."""
+    url = origin.serve("/a", b"part", "Content-Range: bytes 0-3/9", status="206 Partial Content")
+    async with run_loader() as loading:
+        with pytest.raises(MediaUpstreamError):
+            await load(loading, url)
+
+
 async def test_a_malformed_url_is_the_callers_mistake() -> None:
     """What is no URL is 400 and says nothing of itself."""
     async with run_loader() as loading:
