@@ -30,7 +30,8 @@ def answer(data: bytes, part: slice | None) -> bytes:
 
 
 def main() -> None:
-    files = itertools.cycle(itertools.islice(distinct(Path(sys.argv[1]).read_bytes()), FILES))
+    whole = distinct(Path(sys.argv[1]).read_bytes())
+    files = itertools.cycle(list(itertools.islice(whole, FILES)))
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
