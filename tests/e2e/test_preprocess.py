@@ -4,6 +4,7 @@ import io
 import json
 import struct
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -523,9 +524,12 @@ def test_a_prompt_that_fails_while_its_features_are_made_leaves_nothing_held(
         response = service.preprocess(body)
         assert response.status_code == 400
         assert problem_of(response)["code"] == "placeholder_mismatch"
-    facts = service.get("/health").json()
-    assert facts["store"]["held_bytes"] <= before
-    assert facts["requests"] == 0
+    # A worker that has begun is let finish: it writes to the region until then.
+    give_up = time.monotonic() + 30
+    while service.get("/health").json()["store"]["held_bytes"] > before:
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    assert service.get("/health").json()["requests"] == 0
     body = {"input_ids": ids, "expanded": True, "images": [picture]}
     assert service.preprocess(body).json()["input_ids"] == ids
 
