@@ -15,10 +15,25 @@ import torch
 from processors import decode, hf
 from processors.context import Fill, Shape, StageContext
 from processors.decode import check_modality, probe
-from processors.errors import InvalidRequestError, MediaDecodeError, MediaTooLargeError
+from processors.errors import (
+    InvalidRequestError,
+    MediaDecodeError,
+    MediaTooLargeError,
+    UnsupportedOptionError,
+)
 from processors.fast import find_mel
+from processors.features import write_tensors
 from processors.stage import Stage
-from processors.types import ItemInput, ItemPlan, MediaInfo, MediaOptions, Modality, ProcessReport
+from processors.trimming import cut, find_padding
+from processors.types import (
+    ItemInput,
+    ItemPlan,
+    MediaInfo,
+    MediaOptions,
+    Modality,
+    PadSpec,
+    ProcessReport,
+)
 
 _LEARN_SECONDS = (1.0, 2.5)
 
@@ -44,6 +59,7 @@ class AudioStage(Stage):
             MediaTooLargeError: If the clip is longer than the encoder's fixed window (with both
                 lengths) and truncation was not asked for, or its features would be too large.
             InvalidRequestError: If a keyword argument or the chosen part makes no sense.
+            UnsupportedOptionError: If padding is to be trimmed that the processor does not mark.
             PromptTooLongError: If the clip would become too many tokens.
         """
         kwargs = self.effective(item)
@@ -72,7 +88,13 @@ class AudioStage(Stage):
         if len(waveform) != plan.state["num_samples"]:
             self._check_length(item, plan, len(waveform), kwargs)
         decoded = time.perf_counter()
-        self.execute(waveform, self.merged(kwargs), plan, outputs)
+        with torch.inference_mode():
+            outcome = self.run_real(waveform, self.merged(kwargs))
+            if item.options.trim_padding:
+                tensors = cut(outcome.tensors, find_padding(outcome.tensors))
+                outcome = replace(outcome, tensors=tensors)
+            self.check_executed(outcome, plan)
+            write_tensors(outcome.tensors, plan.tensors, outputs)
         done = time.perf_counter()
         return ProcessReport(
             (decoded - start) * 1e3, (done - decoded) * 1e3, kernel=self._kernel_name
@@ -123,7 +145,8 @@ class AudioStage(Stage):
     def _plan_length(
         self, item: ItemInput, info: MediaInfo, num_samples: int, kwargs: Mapping[str, Any]
     ) -> ItemPlan:
-        shape = self._shape(num_samples, kwargs)
+        self._check_window(num_samples, kwargs)
+        shape = self._shape(num_samples, kwargs, trim=bool(item.options.trim_padding))
         base = ItemPlan(
             self.modality,
             info,
@@ -138,12 +161,39 @@ class AudioStage(Stage):
         # The sound of a video has no placeholder of its own: it stands inside the video's.
         return replace(plan, replacement=()) if self._is_in_video(item) else plan
 
-    def _shape(self, num_samples: int, kwargs: Mapping[str, Any]) -> Shape:
-        self._check_window(num_samples, kwargs)
-        seconds = num_samples / self.sample_rate_hz
-        key = (num_samples, json.dumps(kwargs, sort_keys=True))
-        make = partial(_empty_sound, num_samples)
-        return self.shape_of(key, lambda: self.run_empty(make, kwargs, f"audio of {seconds:.2f} s"))
+    def _shape(self, num_samples: int, kwargs: Mapping[str, Any], *, trim: bool) -> Shape:
+        key = (num_samples, json.dumps(kwargs, sort_keys=True), trim)
+        return self._shapes.get(key, lambda: self._run_silence(num_samples, kwargs, trim=trim))
+
+    def _run_silence(self, num_samples: int, kwargs: Mapping[str, Any], *, trim: bool) -> Shape:
+        what = f"audio of {num_samples / self.sample_rate_hz:.2f} s"
+        outcome, on_meta = self.run_empty(partial(_empty_sound, num_samples), kwargs, what)
+        if not trim:
+            return self.describe(outcome, on_meta)
+        padding = find_padding(outcome.tensors)
+        if not padding and self._fills_window(kwargs):
+            raise UnsupportedOptionError(
+                "The model's processor pads sound to a fixed window and does not say which frames "
+                "are padding; 'trim_padding' cannot be had.",
+                "options.trim_padding",
+            )
+        shape = self.describe(replace(outcome, tensors=cut(outcome.tensors, padding)), on_meta)
+        tensors = tuple(
+            replace(spec, pad=PadSpec((padding[spec.name][0],), 0.0))
+            if spec.name in padding
+            else spec
+            for spec in shape.tensors
+        )
+        return replace(shape, tensors=tensors)
+
+    def _fills_window(self, kwargs: Mapping[str, Any]) -> bool:
+        """Return whether clips of different length become features of one size."""
+        sizes = {
+            tuple(spec.shape for spec in shape.tensors if spec.role == "feature")
+            for seconds in _LEARN_SECONDS
+            for shape in [self._shape(int(seconds * self.sample_rate_hz), kwargs, trim=False)]
+        }
+        return len(sizes) == 1
 
     def _check_window(self, num_samples: int, kwargs: Mapping[str, Any]) -> None:
         """Refuse what the extractor would silently cut."""

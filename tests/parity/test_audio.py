@@ -3,14 +3,16 @@
 import io
 import wave
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from processors import decode
-from processors.errors import MediaTooLargeError
-from processors.types import DecodeLimits, ItemInput, MediaOptions, Modality
+from processors.errors import MediaTooLargeError, UnsupportedOptionError
+from processors.types import DecodeLimits, ItemInput, MediaOptions, Modality, PadSpec
 from tests.helpers.model_zoo import FAMILIES, available_families, make_sample
 from tests.parity.served import Served, assert_joint, serve
 
@@ -87,3 +89,55 @@ def test_a_chunking_processor_takes_longer_clips(model_dir: Callable[[str], Path
     plan, outputs = served.run(audio_item(np.zeros(31 * 16000, np.float32), 16000))
     assert outputs["input_features"].shape == (2, 128, 3000)
     assert plan.num_tokens == 750
+
+
+MARKED = {"qwen2_audio": 133, "qwen2_5_omni": 133, "glmasr": 133, "qwen3_asr": 133, "gemma4": 132}
+"""Frames of sound in 1.33 s, by the mask of the processor."""
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_padding_is_trimmed_where_asked(name: str, model_dir: Callable[[str], Path]):
+    """Only frames that the processor's mask marks are sent, as they are; the ids do not change."""
+    served = serve(name, model_dir(name))
+    rate = served.processor._audio_processor.sampling_rate
+    item = audio_item(np.full(int(1.33 * rate), 0.25, np.float32), rate)
+    whole, untrimmed = served.run(item)
+    plan, trimmed = served.run(replace(item, options=MediaOptions(trim_padding=True)))
+
+    assert plan.replacement == whole.replacement
+    specs = {spec.name: spec for spec in plan.tensors}
+    (mask,) = (name for name in trimmed if name.endswith("mask"))
+    assert trimmed[mask].shape == (1, MARKED[name])
+    assert trimmed[mask].all()
+    assert specs["input_features"].pad == PadSpec((1 if name == "gemma4" else 2,), 0.0)
+    for tensor_name, tensor in trimmed.items():
+        kept = tuple(slice(0, size) for size in tensor.shape)
+        assert torch.equal(untrimmed[tensor_name][kept], tensor)
+        assert tensor.numel() < untrimmed[tensor_name].numel()
+
+
+def test_chunks_are_trimmed_to_the_longest(model_dir: Callable[[str], Path]):
+    """A clip of several windows has no padding that all of its chunks share."""
+    served = serve("audioflamingo3", model_dir("audioflamingo3"))
+    item = audio_item(np.full(31 * 16000, 0.25, np.float32), 16000)
+    plan = served.engine.plan(replace(item, options=MediaOptions(trim_padding=True)))
+    assert plan.tensors[0].shape == (2, 128, 3000)
+
+
+@pytest.mark.parametrize("name", ["phi4_multimodal", "wav2vec2"])
+def test_what_is_not_padded_is_not_trimmed(name: str, model_dir: Callable[[str], Path]):
+    """Where features are as long as the clip, the option changes nothing."""
+    served = serve(name, model_dir(name))
+    rate = served.processor._audio_processor.sampling_rate
+    item = audio_item(np.full(rate, 0.25, np.float32), rate)
+    asked = replace(item, options=MediaOptions(trim_padding=True))
+    assert served.engine.plan(asked) == served.engine.plan(item)
+
+
+@pytest.mark.parametrize("name", ["whisper", "voxtral"])
+def test_unmarked_padding_cannot_be_trimmed(name: str, model_dir: Callable[[str], Path]):
+    """A window whose processor marks nothing is refused, not guessed at."""
+    served = serve(name, model_dir(name))
+    item = audio_item(np.zeros(16000, np.float32), 16000)
+    with pytest.raises(UnsupportedOptionError, match="fixed window"):
+        served.engine.plan(replace(item, options=MediaOptions(trim_padding=True)))
