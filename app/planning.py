@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,16 @@ from app.pool import WorkerPool
 from app.records import ItemRecord, Records
 from app.sizes import KnownSizes
 from app.staging import StagedMedia, StagingArea
-from processors.errors import InvalidRequestError, MediaDecodeError, UnsupportedOptionError
+from processors.errors import (
+    InvalidRequestError,
+    MediaDecodeError,
+    MmprepError,
+    UnsupportedOptionError,
+)
 from processors.hashing import item_hash
 from processors.kwargs import effective_kwargs, request_settings
 from processors.types import ItemPlan, MediaOptions, Modality
+from transport.errors import TransportError
 
 
 class Planner:
@@ -59,9 +65,7 @@ class Planner:
             ItemErrors: With every item that failed, in request order.
         """
         with call.timings.stage("plan"):
-            results = await asyncio.gather(
-                *(self._plan_all_of(call, item) for item in loaded), return_exceptions=True
-            )
+            results = await _settle([self._plan_all_of(call, item) for item in loaded])
         errors = [
             at_item(result, item.item.param)
             for item, result in zip(loaded, results, strict=True)
@@ -230,6 +234,18 @@ class Planner:
     def _index(call: Call, loaded: LoadedItem) -> int:
         """Return what tells plans of one content apart: the place, where the prompt counts."""
         return loaded.item.index if call.model.info.stateful_prompt else 0
+
+
+async def _settle(
+    plans: Sequence[Coroutine[None, None, list[Planned]]],
+) -> list[list[Planned] | BaseException]:
+    """Return what came of every plan; a single one needs no task of its own."""
+    if len(plans) != 1:
+        return await asyncio.gather(*plans, return_exceptions=True)
+    try:
+        return [await plans[0]]
+    except (MmprepError, TransportError) as error:
+        return [error]
 
 
 def _number(planned: Sequence[Planned]) -> None:

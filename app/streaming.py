@@ -63,14 +63,18 @@ class StreamedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response; a reader that stalls or leaves gets no more and `on_end(False)`."""
         complete = False
-        watch = asyncio.ensure_future(_disconnected(receive))
+        # What fits into the server's own buffer waits for nobody.
+        watch = None
+        if self.content_nbytes > LAST_BYTES:
+            watch = asyncio.ensure_future(_disconnected(receive))
         try:
             complete = await self._send_all(scope, send, watch)
         finally:
-            watch.cancel()
+            if watch is not None:
+                watch.cancel()
             self._on_end(complete)
 
-    async def _send_all(self, scope: Scope, send: Send, watch: asyncio.Future[None]) -> bool:
+    async def _send_all(self, scope: Scope, send: Send, watch: asyncio.Future[None] | None) -> bool:
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
@@ -83,7 +87,7 @@ class StreamedResponse(Response):
             view = memoryview(buffer)
             private = isinstance(buffer, bytes)
             for start, stop in _cuts(view.nbytes, left):
-                if watch.done():
+                if watch is not None and watch.done():
                     return False
                 chunk = view[start:stop]
                 is_tail = left - start <= TAIL_BYTES
@@ -102,7 +106,7 @@ class StreamedResponse(Response):
             left -= view.nbytes
         if not self.content_nbytes:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return not watch.done()
+        return watch is None or not watch.done()
 
     async def _make(self, part: Made) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(self._executor, part[1])
