@@ -47,6 +47,7 @@ _OPTIONS = {
     # FFmpeg decodes a little by itself when it opens a container.
     "codec_whitelist": ",".join(sorted(_CODECS)),
 }
+_INDEXED = frozenset({"mov", "matroska"})
 _MOV_OPTIONS = {"enable_drefs": "0", "use_absolute_path": "0"}
 # FFmpeg's own log would call into Python from its threads, and tells of the media.
 av.logging.set_level(None)
@@ -141,6 +142,40 @@ def decoded(packet: AvObject) -> list[AvObject]:
         return list(packet.decode())
     except (av.error.InvalidDataError, av.error.EOFError):
         return []
+
+
+def is_indexed(kind: Container) -> bool:
+    """Return whether a container says where its packets lie, so that seeking meets them."""
+    return kind.demuxer in _INDEXED
+
+
+def drained(context: AvObject) -> list[AvObject]:
+    """Return the frames that a decoder still holds back, and make it ready to begin anew."""
+    try:
+        return list(context.decode(None))
+    except (av.error.InvalidDataError, av.error.EOFError):
+        return []
+    finally:
+        context.flush_buffers()
+
+
+@contextmanager
+def rewound(
+    container: AvObject, stream: AvObject, data: Buffer, kind: Container, limits: DecodeLimits
+) -> Iterator[tuple[AvObject, AvObject]]:
+    """Return a container that has been read and its video track, at the beginning again.
+
+    Opening one costs as much as decoding some frames.
+
+    Raises:
+        MediaDecodeError: If it cannot be read a second time.
+    """
+    if is_indexed(kind):
+        container.seek(stream.start_time or 0, stream=stream, backward=True)
+        yield container, stream
+        return
+    with open_container(data, kind, limits) as again:
+        yield again, video_stream(again, limits)
 
 
 def _best(

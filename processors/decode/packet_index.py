@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -24,11 +25,53 @@ class PacketIndex:
 
     pts: tuple[int, ...]
     """Ascending, in the track's time base; empty where packets do not tell all times apart."""
+    order: tuple[int, ...]
+    """The same in the order of the packets, which is that of decoding."""
     keyframes: tuple[int, ...]
-    """Of those, where decoding can begin."""
+    """Places in `order` where decoding can begin."""
     num_frames: int
     last_duration: int
     """How long the last packet tells its frame is shown, in the track's time base; 0 if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Packets to decode one after another, by the times of their frames."""
+
+    first: int
+    last: int
+    skipped: int
+    """How many packets lie between the run before, or the file's beginning, and this one."""
+
+
+def find_runs(index: PacketIndex, wanted: Iterable[int]) -> list[Run]:
+    """Return the packets that frames shown at certain times need, in the order of decoding.
+
+    A frame needs what lies between the last place where decoding can begin and its own packet. One
+    that is shown before the keyframe it follows may refer to what stands before that one as well.
+
+    Args:
+        index: Of all packets; it has times.
+        wanted: Times in `index.pts`.
+    """
+    places = {pts: place for place, pts in enumerate(index.order)}
+    spans = []
+    for last in sorted(places[pts] for pts in wanted):
+        key = bisect_right(index.keyframes, last) - 1
+        if key >= 0 and index.order[last] < index.order[index.keyframes[key]]:
+            key -= 1
+        spans.append((index.keyframes[key] if key >= 0 else 0, last))
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    ends = [-1, *(last for _, last in joined)]
+    return [
+        Run(index.order[first], index.order[last], first - end - 1)
+        for (first, last), end in zip(joined, ends, strict=False)
+    ]
 
 
 def index_packets(container: AvObject, stream: AvObject, clock: Clock) -> PacketIndex:
@@ -41,27 +84,35 @@ def index_packets(container: AvObject, stream: AvObject, clock: Clock) -> Packet
     times: dict[int, int] = {}
     keyframes: list[int] = []
     count = 0
-    is_hidden = _HIDDEN.get(stream.codec_context.name)
+    codec = stream.codec_context.name
     try:
         for packet in packets(container, stream, clock):
-            if not packet.size or packet.is_discard or (is_hidden and is_hidden(packet)):
+            if not is_shown(packet, codec):
                 continue
             count += 1
             if count > MAX_PACKETS:
                 raise MediaTooLargeError("The video has too many packets.")
             if packet.pts is not None:
-                times[packet.pts] = packet.duration or 0
                 if packet.is_keyframe:
-                    keyframes.append(packet.pts)
+                    keyframes.append(len(times))
+                times[packet.pts] = packet.duration or 0
     except av.error.FFmpegError as error:
         if not count:
             raise MediaDecodeError("The video is cut or corrupt.") from error
     if not count:
         raise MediaDecodeError("The video has no frames.")
     if len(times) != count:
-        return PacketIndex((), (), count, 0)
+        return PacketIndex((), (), (), count, 0)
     pts = sorted(times)
-    return PacketIndex(tuple(pts), tuple(sorted(keyframes)), count, times[pts[-1]])
+    return PacketIndex(tuple(pts), tuple(times), tuple(keyframes), count, times[pts[-1]])
+
+
+def is_shown(packet: AvObject, codec: str) -> bool:
+    """Return whether a packet holds a frame that somebody sees."""
+    if not packet.size or packet.is_discard:
+        return False
+    is_hidden = _HIDDEN.get(codec)
+    return is_hidden is None or not is_hidden(packet)
 
 
 def timing(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -11,16 +11,31 @@ from processors.decode.container import (
     AvObject,
     audio_stream,
     decoded,
+    drained,
+    is_indexed,
     open_container,
     packets,
+    rewound,
     video_stream,
 )
 from processors.decode.frames import DecodedVideo, FrameBuffer
 from processors.decode.image import check_pixels
-from processors.decode.packet_index import PacketIndex, index_packets, timing
+from processors.decode.packet_index import (
+    PacketIndex,
+    Run,
+    find_runs,
+    index_packets,
+    is_shown,
+    timing,
+)
 from processors.decode.sniff import Buffer, Container
 from processors.errors import MediaDecodeError, UnsupportedMediaTypeError
 from processors.types import DecodeLimits, MediaInfo, Modality
+
+_SEEK_BEYOND = 64
+"""Packets that are read and dropped rather than sought over."""
+_KEEP_THEIR_MODE = frozenset({"libdav1d"})
+"""Decoders that are told once, as they are opened, which frames to skip."""
 
 
 def probe_video(data: Buffer, kind: Container, limits: DecodeLimits) -> MediaInfo | None:
@@ -43,7 +58,8 @@ def probe_video(data: Buffer, kind: Container, limits: DecodeLimits) -> MediaInf
         sound = _sound(container)
         index = index_packets(container, stream, clock)
         seconds, fps = timing(container, stream, index)
-        width, height = _first_size(data, kind, limits, clock)
+        with rewound(container, stream, data, kind, limits) as again:
+            width, height = _first_size(*again, limits, clock)
         return MediaInfo(
             kind=Modality.VIDEO,
             mime=kind.video_mime,
@@ -65,8 +81,8 @@ def decode_frames_of(
 ) -> DecodedVideo:
     """Decode frames of the best video track by index, ascending and without repeats.
 
-    Only groups of pictures that hold a frame asked for are decoded, frames that nothing refers to
-    are skipped, and each frame asked for is converted once, into its place.
+    Of each group of pictures only what precedes the last frame asked for is decoded, frames that
+    nothing refers to are skipped, and each frame asked for is converted once, into its place.
 
     Raises:
         MediaDecodeError: If none of them decodes.
@@ -81,8 +97,9 @@ def decode_frames_of(
             raise UnsupportedMediaTypeError("The medium holds no video.")
         check_pixels(stream.codec_context.width, stream.codec_context.height, limits)
         index = index_packets(container, stream, clock)
-    if index.pts:
-        _decode_groups(data, kind, index, buffer, limits, clock)
+        if index.pts:
+            with rewound(container, stream, data, kind, limits) as again:
+                _decode_runs(*again, index, buffer, clock, can_seek=is_indexed(kind))
     if buffer.num_wanted:
         _decode_all(data, kind, index, buffer, limits, clock)
     return buffer.finish()
@@ -97,16 +114,20 @@ def _sound(container: AvObject) -> AvObject | None:
 
 
 def _first_size(
-    data: Buffer, kind: Container, limits: DecodeLimits, clock: Clock
+    container: AvObject, stream: AvObject, limits: DecodeLimits, clock: Clock
 ) -> tuple[int, int]:
     """Return width and height as the first frame is shown."""
-    with open_container(data, kind, limits) as container:
-        stream = video_stream(container, limits)
-        for packet in packets(container, stream, clock):
-            for frame in decoded(packet):
-                check_pixels(frame.width, frame.height, limits)
-                turned = _quarter_turns(frame) % 2
-                return (frame.height, frame.width) if turned else (frame.width, frame.height)
+    is_first = True
+    for packet in packets(container, stream, clock):
+        frames = decoded(packet)
+        if is_first and not frames:
+            # Most decoders hold frames back to put them in order; this one is to be seen at once.
+            frames = drained(stream.codec_context) or decoded(packet)
+        is_first = False
+        for frame in frames:
+            check_pixels(frame.width, frame.height, limits)
+            turned = _quarter_turns(frame) % 2
+            return (frame.height, frame.width) if turned else (frame.width, frame.height)
     raise MediaDecodeError("None of the video's frames decodes.")
 
 
@@ -115,8 +136,8 @@ def _quarter_turns(frame: AvObject) -> int:
     return round((frame.rotation or 0) / 90) % 4
 
 
-def _take(frame: AvObject, index: int, start_s: float, buffer: FrameBuffer) -> None:
-    """Convert a frame into its place."""
+def _take(frame: AvObject, index: int, time_s: float, buffer: FrameBuffer) -> None:
+    """Convert a frame into its place; it is shown `time_s` after the first one."""
     turns = _quarter_turns(frame)
     width, height = frame.width, frame.height
     if buffer.size is None:
@@ -130,71 +151,49 @@ def _take(frame: AvObject, index: int, start_s: float, buffer: FrameBuffer) -> N
     plane = rgb.planes[0]
     rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
     target[:] = rows[: rgb.height, : 3 * rgb.width].reshape(rgb.height, rgb.width, 3)
-    buffer.took(index, float(frame.time or 0.0) - start_s)
+    buffer.took(index, time_s)
 
 
-def _decode_groups(
-    data: Buffer,
-    kind: Container,
-    index: PacketIndex,
-    buffer: FrameBuffer,
-    limits: DecodeLimits,
-    clock: Clock,
-) -> None:
-    """Decode the groups of pictures that hold wanted frames, seeking over the others."""
-    wanted = {index.pts[place]: place for place in buffer.wanted if 0 <= place < len(index.pts)}
-    if not wanted:
-        return
-    with open_container(data, kind, limits) as container:
-        stream: AvObject = video_stream(container, limits)
-        start_s = float(index.pts[0] * stream.time_base)
-        for start, stop in _runs(index, sorted(wanted)):
-            if start is not None:
-                container.seek(start, stream=stream, backward=True)
-            _decode_run(container, stream, stop, wanted, start_s, buffer, clock)
-
-
-def _runs(index: PacketIndex, wanted: list[int]) -> list[tuple[int | None, int]]:
-    """Return (where to seek to, last wanted time) of each run of neighbouring groups."""
-    keys = np.array(index.keyframes or index.pts[:1])
-    groups = np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)
-    runs: list[tuple[int | None, int]] = []
-    previous = -2
-    for group, pts in zip(groups.tolist(), wanted, strict=True):
-        if group - previous <= 1 and runs:
-            runs[-1] = (runs[-1][0], pts)
-        else:
-            runs.append((int(keys[group]) if group > 0 else None, pts))
-        previous = group
-    return runs
-
-
-def _decode_run(
+def _decode_runs(
     container: AvObject,
     stream: AvObject,
-    stop: int,
-    wanted: dict[int, int],
-    start_s: float,
+    index: PacketIndex,
     buffer: FrameBuffer,
     clock: Clock,
+    *,
+    can_seek: bool,
 ) -> None:
-    context = stream.codec_context
+    """Decode what the wanted frames need, and nothing between."""
+    places = {index.pts[place]: place for place in buffer.wanted if 0 <= place < len(index.pts)}
+    following = packets(container, stream, clock)
+    for run in find_runs(index, places):
+        if can_seek and run.skipped > _SEEK_BEYOND:
+            container.seek(run.first, stream=stream, backward=True)
+            following = packets(container, stream, clock)
+        for frame in _frames_of(run, following, stream.codec_context, places):
+            if frame.pts in places:
+                time_s = float((frame.pts - index.pts[0]) * stream.time_base)
+                _take(frame, places[frame.pts], time_s, buffer)
+
+
+def _frames_of(
+    run: Run, following: Iterator[AvObject], context: AvObject, wanted: Collection[int]
+) -> Iterator[AvObject]:
+    """Decode a run of packets, of those that nothing refers to only what is wanted."""
     mode = "DEFAULT"
-    is_over = False
-    for packet in packets(container, stream, clock):
-        # What nothing refers to and nobody wants need not be decoded.
-        needed = packet.pts is None or packet.pts in wanted
+    is_begun = False
+    for packet in following:
+        is_begun = is_begun or (packet.pts == run.first and is_shown(packet, context.name))
+        if not is_begun:
+            continue
+        needed = packet.pts is None or packet.pts in wanted or context.name in _KEEP_THEIR_MODE
         if (chosen := "DEFAULT" if needed else "NONREF") != mode:
             mode = context.skip_frame = chosen
-        for frame in decoded(packet):
-            if frame.pts in wanted:
-                _take(frame, wanted[frame.pts], start_s, buffer)
-            # Frames come out in the order they are shown.
-            is_over = is_over or (frame.pts is not None and frame.pts >= stop)
-        if is_over:
+        yield from decoded(packet)
+        if packet.pts == run.last and is_shown(packet, context.name):
             break
+    yield from drained(context)
     context.skip_frame = "DEFAULT"
-    context.flush_buffers()
 
 
 def _decode_all(
@@ -221,6 +220,6 @@ def _decode_all(
                 if place is None:
                     continue
                 if buffer.wants(place):
-                    _take(frame, place, start_s, buffer)
+                    _take(frame, place, float(frame.time or 0.0) - start_s, buffer)
                 if place >= last or not buffer.num_wanted:
                     return
