@@ -46,7 +46,6 @@ image: install  ## the image's own commands in a clean folder, as another user
 
 bench: install  ## every speed goal as a ratio, in one run
 	$(BIN)/python -m bench.run
-	$(BIN)/python -m bench.handover
 
 models: install  ## docs/models.md, from the installed transformers
 	$(BIN)/python -m tests.helpers.model_zoo build/zoo

@@ -1,12 +1,14 @@
 """The plain Hugging Face call, in a process of its own: what an engine does for each request.
 
 `python -m bench.baseline MODEL_DIRECTORY`. An order is `{"recipe": .., "requests": n}`, see
-`bench.bodies`; its answer `{"seconds": [..], "wall": s, "nbytes": n}`. From the request's base64 to
-the safetensors document: base64, Pillow, processor, `safetensors.torch.save`.
+`bench.bodies`; its answer `{"seconds": [..], "wall": s, "nbytes": n, "grown": n}`, the last by how
+many bytes the process was larger than before the calls. From the request's base64 to the
+safetensors document: base64, Pillow, processor, `safetensors.torch.save`.
 """
 
 import base64
 import io
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from transformers import AutoProcessor
 
 from bench.bodies import Kitchen
 from bench.orders import serve_orders
+from bench.process import forget_peak, memory
 
 
 def load_processor(directory: str) -> Any:
@@ -56,7 +59,10 @@ def main() -> None:
         bodies = kitchen.make(order["recipe"], order["requests"])
         # Parsing is the caller's business: an engine in-process has the parsed request.
         requests = [orjson.loads(body) for body in bodies]
-        return timed(lambda request: call(processor, request), requests)
+        idle = memory(os.getpid(), "VmRSS")
+        forget_peak(os.getpid())
+        result = timed(lambda request: call(processor, request), requests)
+        return {**result, "grown": memory(os.getpid(), "VmHWM") - idle}
 
     serve_orders(handle)
 

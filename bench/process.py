@@ -1,6 +1,7 @@
 """Facts about running processes, as the kernel tells them."""
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +72,29 @@ def memory(pid: int, name: str) -> int:
 def forget_peak(pid: int) -> None:
     """Make `VmHWM` start again from what is resident now."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def private_bytes(pid: int) -> int:
+    """Return the resident bytes of a process without shared memory."""
+    return memory(pid, "VmRSS") - memory(pid, "RssShmem")
+
+
+class PeakWatch(threading.Thread):
+    """Looks at processes' private memory all the time, and keeps the largest value of each.
+
+    The kernel's own peak counts pages of the shared store too, which are no growth.
+    """
+
+    def __init__(self, *pids: int) -> None:
+        super().__init__(daemon=True)
+        self.peaks = {pid: private_bytes(pid) for pid in pids}
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        while not self._done.wait(0.0005):
+            for pid, peak in self.peaks.items():
+                self.peaks[pid] = max(peak, private_bytes(pid))
+
+    def finish(self) -> None:
+        self._done.set()
+        self.join()

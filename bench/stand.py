@@ -27,6 +27,7 @@ class Stand:
     def __init__(self, folder: Path, quick: bool) -> None:
         self.folder = folder
         self.quick = quick
+        self.socket = folder / "service.sock"
         self.cores = num_cores()
         self.model = str(demo_model_path())
         self._stack = ExitStack()
@@ -45,7 +46,10 @@ class Stand:
 
     @cached_property
     def service(self) -> Service:
-        settings = {"MMPREP_LOADING__ALLOW_PRIVATE": "127.0.0.0/8"}
+        settings = {
+            "MMPREP_LOADING__ALLOW_PRIVATE": "127.0.0.0/8",
+            "MMPREP_SERVER__UDS": str(self.socket),
+        }
         return self._stack.enter_context(service(settings=settings))
 
     @cached_property

@@ -15,8 +15,13 @@ class Goal:
 
 
 GOALS = {
-    "G1": Goal("One client, cold, beside the plain Hugging Face call", ("latency",)),
+    "G1": Goal("One client, cold, beside the plain Hugging Face call", ("latency", "families")),
     "G2": Goal("Many clients, cold, beside a pool of Hugging Face processes", ("throughput",)),
     "G3": Goal("An item seen before", ("repeat",)),
     "G4": Goal("Plans without features", ("plans",)),
+    "G5": Goal("A stored feature handed over", ("handover",)),
+    "G7": Goal("Long prompts", ("prompt",)),
+    "G8": Goal("The event loop under load", ("responsive",), is_alone=True),
+    "G9": Goal("Memory", ("memory",), is_alone=True),
+    "G12": Goal("Growth, and bytes copied", ("growth", "copies")),
 }
