@@ -25,7 +25,7 @@ from app.wire import BINARY_TYPE
 from processors.errors import MediaTooLargeError
 from processors.positions import Positions
 from processors.prompt import ExpandedPrompt
-from processors.types import ItemPlacement, ItemPlan, Modality
+from processors.types import ItemPlacement, ItemPlan, Modality, TensorSpec
 from transport.safetensors import TensorEntry, build_layout, data_offsets
 
 BASE64_SLICE = 3 * 256 * 1024
@@ -43,6 +43,8 @@ class AnswerItem:
     placement: ItemPlacement | None
     hash: str | None
     digest: bytes | None
+    tensors: tuple[TensorSpec, ...] = ()
+    """As they are asked for, whether or not they are stored."""
     caller_hash: str | None = None
     """What the caller calls a preprocessed item; told, never looked at."""
     stored: Stored | None = None
@@ -110,7 +112,7 @@ def describe(answer: Answer) -> dict[str, Any]:
 
 def describe_item(item: AnswerItem, *, inline: bool) -> dict[str, Any]:
     """Return one item's JSON."""
-    tensors = item.stored.tensors if item.stored is not None else item.plan.tensors
+    tensors = item.tensors
     entries = [TensorEntry(t.name, t.dtype, t.shape) for t in tensors]
     location = {"kind": "safetensors"} if inline and item.stored is not None else item.location
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.catalog import ServedModel
+from app.encodings import PLAIN, encode
 from app.items import Collected
 from app.jobs import JobItem
 from app.media import LoadedItem
@@ -13,7 +14,7 @@ from app.schemas import PreprocessRequest
 from app.timing import Timings
 from processors.positions import Positions
 from processors.prompt import ExpandedPrompt
-from processors.types import ItemPlan, TensorSlice
+from processors.types import ItemPlan, TensorSlice, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,16 @@ class Call:
     """Who asks, for quotas; never the key itself."""
     base_url: str = ""
     """Where this server is reached, without a slash at the end."""
+
+    def encoding_of(self, item: Planned) -> str:
+        """Return how an item is encoded: as asked for, or plain where its pixels cannot be."""
+        if any(tensor.compact is not None for tensor in item.plan.tensors):
+            return self.request.encoding
+        return PLAIN
+
+    def tensors_of(self, item: Planned) -> tuple[TensorSpec, ...]:
+        """Return an item's tensors as they are asked for."""
+        return encode(item.plan.tensors, self.encoding_of(item), self.dtype)
 
     @property
     def salt(self) -> str:

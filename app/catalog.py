@@ -56,7 +56,7 @@ def describe_model(model: ServedModel) -> dict[str, Any]:
         "placeholders": {m.value: p.text for m, p in info.placeholders.items()},
         "special_tokens": dict(info.special_tokens),
         "features": {m.value: list(names) for m, names in info.features.items()},
-        "compact": info.compact,
+        "compact": [m.value for m in info.compact],
         "positions": info.positions,
         "limits": dict(info.limits),
         "accepted_kwargs": {m.value: list(names) for m, names in info.accepted_kwargs.items()},

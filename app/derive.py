@@ -1,7 +1,8 @@
 """Other variants of features that are stored: exact, and never computed again.
 
 Half precision is the stored float32 rounded to nearest even, the same as processing with that
-dtype asked for, since processing rounds its exact float32 last.
+dtype asked for, since processing rounds its exact float32 last. Plain features are what codes and
+their table expand to.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import time
 from concurrent.futures import Executor
 
 import ml_dtypes
+import msgspec
 import numpy as np
 
-from app.describe import describe_tensors, with_dtype
+from app.describe import describe_tensor, describe_tensors
 from app.documents import item_metadata
+from app.encodings import PLAIN, encode, table_name
 from app.store import FeatureStore, Had, Key, Stored, Wanted
 from processors.types import ProcessReport, TensorSpec
 from transport.arena import Region
-from transport.safetensors import TensorEntry, build_layout, data_offsets
+from transport.safetensors import DocumentLayout, TensorEntry, build_layout, data_offsets
+from transport.tensors import expand_codes
+from transport.wire import LutEncoding
 
 EXACT = "float32"
 _NUMPY = {
@@ -42,9 +47,10 @@ class Deriver:
     def base_of(self, key: Key) -> Stored | None:
         """Return what a variant can be derived from, if that is stored and it is another one."""
         item_hash, dtype, encoding = key
-        if dtype == EXACT:
-            return None
-        return self._store.find((item_hash, EXACT, encoding))
+        bases = [(item_hash, EXACT, encoding)] if dtype != EXACT else []
+        if encoding == PLAIN:
+            bases.append((item_hash, EXACT, "compact"))
+        return next((found for base in bases if (found := self._store.find(base))), None)
 
     async def have(self, key: Key) -> Stored | None:
         """Return a variant, derived if need be, pinned once; None where nothing is stored.
@@ -76,7 +82,7 @@ class Deriver:
         return ProcessReport(0.0, (time.perf_counter() - start) * 1e3, kernel="derived")
 
     def _want(self, key: Key, base: Stored) -> Wanted:
-        tensors = with_dtype(base.tensors, key[1])
+        tensors = encode(base.plan.tensors, key[2], key[1])
         entries = [TensorEntry(t.name, t.dtype, t.shape) for t in tensors]
         described = describe_tensors(tensors, data_offsets(entries))
         layout = build_layout(entries, item_metadata(described))
@@ -97,15 +103,27 @@ class Deriver:
 
 
 def _convert(base: Stored, source: memoryview, want: Wanted, target: memoryview) -> None:
-    """Copy every tensor, rounding where the dtype is another."""
+    """Copy every tensor, expanding codes and rounding where the dtype is another."""
     target[: want.layout.data_start] = want.layout.header
-    for old, new in zip(base.tensors, want.tensors, strict=True):
-        values = _array(source, base.layout.data_start + base.layout.offsets[old.name], old)
-        place = _array(target, want.layout.data_start + want.layout.offsets[new.name], new)
-        np.copyto(place, values, casting="same_kind" if old.dtype == new.dtype else "unsafe")
+    stored = {tensor.name: tensor for tensor in base.tensors}
+    for new in want.tensors:
+        old = stored[new.name]
+        values = _array(source, base.layout, old)
+        if old.encoding is not None and new.encoding is None:
+            table = _array(source, base.layout, stored[table_name(old.name)])
+            values = expand_codes(values, table, _told(old, new.dtype))
+        place = _array(target, want.layout, new)
+        np.copyto(place, values, casting="same_kind" if values.dtype == place.dtype else "unsafe")
 
 
-def _array(document: memoryview, start: int, tensor: TensorSpec) -> np.ndarray:
+def _told(codes: TensorSpec, dtype: str) -> LutEncoding:
+    """Return a tensor's encoding as consumers are told it, for a plain dtype."""
+    described = describe_tensor(codes, None)["encoding"]
+    return msgspec.convert({**described, "plain_dtype": dtype}, LutEncoding)
+
+
+def _array(document: memoryview, layout: DocumentLayout, tensor: TensorSpec) -> np.ndarray:
+    start = layout.data_start + layout.offsets[tensor.name]
     dtype = _NUMPY.get(tensor.dtype) or np.dtype(tensor.dtype)
     raw = np.frombuffer(document[start : start + tensor.nbytes], dtype=dtype)
     return raw.reshape(tensor.shape)

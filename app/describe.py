@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from processors.types import ItemPlacement, ItemPlan, MediaInfo, Modality, TensorSpec
+from app.encodings import table_name
+from processors.types import (
+    ItemPlacement,
+    ItemPlan,
+    LutEncoding,
+    MediaInfo,
+    Modality,
+    TensorSpec,
+)
 
 MAX_VALUES_BYTES = 64 * 1024
-FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 _SOURCE_FIELDS = (
     "mime", "nbytes", "width", "height", "orientation", "num_frames", "fps", "seconds",
     "sample_rate", "channels",
 )  # fmt: skip
-
-
-def with_dtype(tensors: Sequence[TensorSpec], dtype: str | None) -> tuple[TensorSpec, ...]:
-    """Return the tensors with floating features in another dtype; everything else as it is."""
-    return tuple(
-        dataclasses.replace(t, dtype=dtype)
-        if dtype is not None and t.role == "feature" and t.dtype in FLOATS
-        else t
-        for t in tensors
-    )
 
 
 def describe_tensor(tensor: TensorSpec, offset: int | None) -> dict[str, Any]:
@@ -45,7 +41,24 @@ def describe_tensor(tensor: TensorSpec, offset: int | None) -> dict[str, Any]:
         entry["normalized"] = tensor.normalized
     if tensor.pad is not None:
         entry["pad"] = {"dims": list(tensor.pad.dims), "value": tensor.pad.value}
+    if tensor.encoding is not None:
+        entry["encoding"] = _describe_codes(tensor.name, tensor.encoding)
     return entry
+
+
+def _describe_codes(name: str, encoding: LutEncoding) -> dict[str, Any]:
+    repeat = encoding.repeat
+    return {
+        "kind": "lut-u8",
+        "table": table_name(name),
+        "channel_axis": encoding.channel_axis,
+        "channel_stride": encoding.channel_stride,
+        "repeat": None
+        if repeat is None
+        else {"axis": repeat.axis, "block": repeat.block, "times": repeat.times},
+        "plain_shape": list(encoding.plain_shape),
+        "plain_dtype": encoding.plain_dtype,
+    }
 
 
 def describe_tensors(

@@ -9,7 +9,7 @@ from app import work
 from app.admission import Admission, Permit, Work
 from app.call import Call, Planned
 from app.derive import Deriver
-from app.describe import describe_tensors, with_dtype
+from app.describe import describe_tensors
 from app.documents import item_metadata
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors
 from app.jobs import CopyJob, ExecuteJob, Replanned
@@ -75,12 +75,12 @@ class Execution:
         """
         sent = [item for item in planned if not _is_known(call, item)]
         if call.choice.name in LEASED:
-            nbytes = sum(item.plan.feature_nbytes for item in sent)
+            nbytes = sum(_nbytes(call, item) for item in sent)
             self._leases.require_quota(nbytes, owner=call.key_id)
         total = Work()
         for item in sent:
             pixels = work.source_pixels(item.plan)
-            total += Work(0 if self._is_stored(call, item) else pixels, item.plan.feature_nbytes)
+            total += Work(0 if self._is_stored(call, item) else pixels, _nbytes(call, item))
         with call.timings.stage("queue"):
             return await self._admission.acquire(total, call.request.priority)
 
@@ -168,7 +168,7 @@ class Execution:
         return [None if _is_known(call, item) else self._want(call, item) for item in planned]
 
     def _want(self, call: Call, item: Planned) -> Wanted:
-        tensors = with_dtype(item.plan.tensors, call.dtype if call.dtype != "float32" else None)
+        tensors = call.tensors_of(item)
         entries = [TensorEntry(t.name, t.dtype, t.shape) for t in tensors]
         described = describe_tensors(tensors, data_offsets(entries))
         layout = build_layout(entries, item_metadata(described))
@@ -213,7 +213,12 @@ class Execution:
 
 
 def _key(call: Call, item: Planned) -> Key:
-    return (item.hash or "", call.dtype, "plain")
+    return (item.hash or "", call.dtype, call.encoding_of(item))
+
+
+def _nbytes(call: Call, item: Planned) -> int:
+    """Return the bytes of an item's tensors as they are asked for."""
+    return sum(tensor.nbytes for tensor in call.tensors_of(item))
 
 
 def _is_known(call: Call, item: Planned) -> bool:

@@ -118,8 +118,6 @@ def check(request: PreprocessRequest, model: ServedModel, *, templates_allowed: 
         raise FingerprintMismatchError(
             "The processor served has another fingerprint; see GET /models.", "fingerprint"
         )
-    if request.encoding != "plain":
-        raise UnsupportedOptionError("Only plain encoding is served yet.", "encoding")
     if request.chat_template is not None and not templates_allowed:
         raise UnsupportedOptionError(
             "This server does not render templates of requests.", "chat_template"

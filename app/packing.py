@@ -8,11 +8,15 @@ from app.admission import Permit
 from app.answer import Answer, AnswerItem
 from app.call import Call, Expanded, Planned
 from app.describe import in_prompt_order
+from app.encodings import PLAIN
 from app.execution import Outcome
 from app.leasing import Leasing, Placed
 from app.media import Holdings
 from app.options import LEASED
 from app.store import FeatureStore, Had, Stored
+
+UNENCODED = "encoding_unavailable"
+"""Code of the warning that an item is answered plain; workers' plans may carry it too."""
 
 
 class Packer:
@@ -159,6 +163,7 @@ class Packer:
                 placement=places.get(keys[n]),
                 hash=planned[n].hash,
                 digest=planned[n].loaded.digest,
+                tensors=call.tensors_of(planned[n]),
                 caller_hash=_caller_hash(planned[n]),
                 stored=None if stored is None else stored[n],
             )
@@ -170,6 +175,7 @@ class Packer:
             for item in planned
             for code, text in item.plan.warnings
         ]
+        warnings += _without_encoding(call, planned)
         warnings += [
             ("transport_passed_over", "transport", f"{name}: {reason}")
             for name, reason in call.choice.passed_over
@@ -190,6 +196,19 @@ class Packer:
             prompt_text=expanded.text,
             timings_ms=call.timings.finish(),
         )
+
+
+def _without_encoding(call: Call, planned: Sequence[Planned]) -> list[tuple[str, str, str]]:
+    """Return a warning for each item that is answered plain though codes were asked for."""
+    if call.request.encoding == PLAIN:
+        return []
+    text = f"Answered plain: there is no {call.request.encoding} form of this item's features."
+    return [
+        (UNENCODED, item.loaded.item.param, text)
+        for item in planned
+        if call.encoding_of(item) == PLAIN
+        and UNENCODED not in {code for code, _ in item.plan.warnings}
+    ]
 
 
 def _caller_hash(item: Planned) -> str | None:

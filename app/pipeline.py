@@ -222,6 +222,8 @@ class Pipeline:
                     call, planned, await self._expand(call, planned, source)
                 )
             begins = not call.request.wait and call.choice.name in ("shm", "ref")
+            # What may turn out to have no codes waits to be decoded.
+            begins = begins and call.request.encoding == "plain"
             if begins and all(item.plan.exact for item in planned):
                 return await self._begin(call, planned, await self._expand(call, planned, source))
             expanded, made = await self._expand_and_make(call, planned, source)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
 from processors.errors import PlanMismatchError
-from processors.types import FieldLayout, PadSpec, TensorSpec
+from processors.types import FieldLayout, ItemPlan, PadSpec, TensorSpec
 
 MAX_VALUES_NBYTES = 64 << 10
 """Tensors whose values the plan knows carry them up to this size."""
@@ -146,28 +147,48 @@ def write_tensors(
     Raises:
         PlanMismatchError: If a name, shape, dtype or known value differs from the plan.
     """
-    check_executed(tensors, specs, outputs)
+    check_executed(tensors, specs)
     for spec in specs:
+        if spec.name not in outputs or tuple(outputs[spec.name].shape) != spec.shape:
+            raise PlanMismatchError(f"There is no place for '{spec.name}' as it was planned.")
         if str(tensors[spec.name].dtype) != f"torch.{spec.dtype}":
             raise PlanMismatchError(f"'{spec.name}' has another dtype than planned.")
     for spec in specs:
         outputs[spec.name].copy_(tensors[spec.name])
 
 
-def check_executed(
-    tensors: Tensors, specs: tuple[TensorSpec, ...], outputs: Mapping[str, torch.Tensor]
-) -> None:
-    """Compare executed tensors and their places with the plan, dtypes aside.
+def check_executed(tensors: Tensors, specs: tuple[TensorSpec, ...]) -> None:
+    """Compare executed tensors with the plan, dtypes aside.
 
     Raises:
         PlanMismatchError: If a name, shape or known value differs.
     """
     planned = {spec.name: spec for spec in specs}
-    if tensors.keys() != planned.keys() or not planned.keys() <= outputs.keys():
+    if tensors.keys() != planned.keys():
         raise PlanMismatchError("The processor returned other tensors than planned.")
     for name, spec in planned.items():
         shape = tuple(tensors[name].shape)
-        if shape != spec.shape or tuple(outputs[name].shape) != spec.shape:
+        if shape != spec.shape:
             raise PlanMismatchError(f"'{name}' has shape {shape} where {spec.shape} was planned.")
         if spec.values is not None and tensors[name].tolist() != spec.values:
             raise PlanMismatchError(f"'{name}' has other values than planned.")
+
+
+Encoding = Literal["plain", "compact", "raw"]
+
+
+def encoding_of(specs: Sequence[TensorSpec], outputs: Mapping[str, torch.Tensor]) -> Encoding:
+    """Return the encoding that the places for an item's tensors are made for."""
+    for spec in specs:
+        if spec.compact is None:
+            continue
+        if f"{spec.name}.lut" in outputs:
+            return "compact"
+        if outputs[spec.name].dtype == torch.uint8:
+            return "raw"
+    return "plain"
+
+
+def without_compact(plan: ItemPlan) -> ItemPlan:
+    """Return the plan of an item whose features can only be had plain."""
+    return replace(plan, tensors=tuple(replace(spec, compact=None) for spec in plan.tensors))

@@ -22,6 +22,7 @@ from processors.errors import (
     ModelLoadError,
     PlanMismatchError,
 )
+from processors.features import without_compact
 from processors.sampling import thin
 from processors.stage import Stage
 from processors.types import ItemInput, ItemPlan, MediaInfo, Modality, ProcessReport
@@ -69,7 +70,9 @@ class ImageStage(Stage):
         key = (height, width, json.dumps(kwargs, sort_keys=True))
         shape = self.shape_of(key, lambda: self.run_empty(make, kwargs, what))
         base = ItemPlan(self.modality, info, None, 0, None, (), exact=info.exact)
-        return self.item_plan(item, shape, base, kwargs)
+        plan = self.item_plan(item, shape, base, kwargs)
+        # A kept alpha channel is a fourth one, which no table has.
+        return without_compact(plan) if item.options.alpha == "keep" else plan
 
     def plan_frames(self, item: ItemInput) -> tuple[ItemPlan, ...]:
         """Plan a video that is shown as images: one plan per frame.

@@ -56,6 +56,7 @@ def build_info(
         positions=family.positions,
         position_config=family.position_config(model.config) if family.position_config else {},
         stateful_prompt=family.prefix is not None,
+        compact=tuple(modality for modality, stage in stages.items() if stage.has_compact),
         warnings=warnings,
         load_s=load_s,
     )

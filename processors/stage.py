@@ -24,12 +24,15 @@ from processors.family import COUNTERS, Features, Run
 from processors.fast import Kernel, find_kernel
 from processors.fast.kernel import KernelUnfitError
 from processors.features import (
+    Encoding,
     Joins,
     Tensors,
     check_executed,
     describe_tensors,
+    encoding_of,
     find_joins,
     names_that_differ,
+    without_compact,
     write_tensors,
 )
 from processors.kwargs import check_bounds, check_sampling, override_sampling, split_defaults
@@ -137,11 +140,18 @@ class Stage(ABC):
 
         Raises:
             PlanMismatchError: If the result is not what was planned.
-            FramesMissing: If the tokens follow from the content and are not those planned.
+            FramesMissing: If the tokens follow from the content and are not those planned, or if
+                the pixels cannot be encoded as was planned.
         """
         with torch.inference_mode():
-            if self._execute_fast(media, merged, plan, outputs):
+            encoding = encoding_of(plan.tensors, outputs)
+            if self._execute_fast(media, merged, plan, outputs, encoding):
                 return "fast"
+            if encoding != "plain":
+                raise self.replanned(
+                    without_compact(plan),
+                    ("encoding_unavailable", "The medium's pixels are none that codes stand for."),
+                )
             outcome = self.run_real(media, merged)
             self.check_executed(outcome, plan)
             write_tensors(outcome.tensors, plan.tensors, outputs)
@@ -159,15 +169,15 @@ class Stage(ABC):
         merged: hf.Merged,
         plan: ItemPlan,
         outputs: Mapping[str, torch.Tensor],
+        encoding: Encoding,
     ) -> bool:
         if self._kernel is None or self.depends_on_data():
             return False
-        own = {spec.name: outputs[spec.name] for spec in plan.tensors if spec.name in outputs}
         try:
-            call = self._kernel.start(own)
+            call = self._kernel.start(outputs, encoding)
             processor = hf.with_part(self.model.processor, self.modality, call.sub_processor)
             outcome = self.run(processor, [media], merged)
-            check_executed(outcome.tensors, plan.tensors, own)
+            check_executed(outcome.tensors, plan.tensors)
             self.check_executed(outcome, plan)
             call.write(outcome.tensors)
         except (KernelUnfitError, *hf.HF_ERRORS):
@@ -354,7 +364,7 @@ class Stage(ABC):
             MediaTooLargeError, PromptTooLongError: If the item would exceed a limit.
             InvalidRequestError: If it would become no tokens.
         """
-        specs = self._specs(outcome.tensors, on_meta)
+        specs = self._with_compact(self._specs(outcome.tensors, on_meta))
         self._check_size(specs)
         if outcome.replacement is None:
             return Shape(None, 0, None, specs)
@@ -373,6 +383,25 @@ class Stage(ABC):
                 "taken."
             )
         return Shape(parts, num_tokens, self.model.token_id(row), specs)
+
+    def _with_compact(self, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        """Return specs of which those made of pixels say how they are stored as codes."""
+        kernel = self._kernel
+        if kernel is None or self.depends_on_data():
+            return specs
+        return tuple(
+            replace(spec, compact=kernel.compact_of(spec.name, spec.shape))
+            if spec.role == "feature" and spec.normalized
+            else spec
+            for spec in specs
+        )
+
+    @property
+    def has_compact(self) -> bool:
+        """Whether items can be had as codes."""
+        return (
+            self._kernel is not None and bool(self._kernel.features) and not self.depends_on_data()
+        )
 
     def _check_size(self, specs: tuple[TensorSpec, ...]) -> None:
         nbytes = sum(spec.nbytes for spec in specs)

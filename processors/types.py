@@ -124,6 +124,29 @@ class PadSpec(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat(Message):
+    """Every block of `block` entries along `axis` stands `times` times in the plain layout."""
+
+    axis: int
+    block: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class LutEncoding(Message):
+    """How uint8 codes and a table become a plain feature; the wire's `encoding`."""
+
+    code_shape: tuple[int, ...]
+    channel_axis: int
+    channel_stride: int
+    """Along the channel axis, entry `i` belongs to channel `(i // channel_stride) % 3`."""
+    repeat: Repeat | None
+    plain_shape: tuple[int, ...]
+    plain_dtype: str
+    """In torch's spelling without the prefix."""
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec(Message):
     """One output tensor of one item, known before anything is decoded."""
 
@@ -142,6 +165,10 @@ class TensorSpec(Message):
     normalized: bool | None = None
     """For pixel features: whether rescale and normalise have been applied."""
     pad: PadSpec | None = None
+    compact: LutEncoding | None = None
+    """Of a planned feature: how it is stored as codes; None where it cannot be."""
+    encoding: LutEncoding | None = None
+    """Of a stored tensor: how its codes become the plain feature; None where it holds no codes."""
 
     @property
     def nbytes(self) -> int:
@@ -177,11 +204,6 @@ class ItemPlan(Message):
     """(code, sentence) pairs for the answer's `warnings`."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """What processing needs of the plan (sampled frame indices, grids); small and picklable."""
-
-    @property
-    def feature_nbytes(self) -> int:
-        """Bytes of all tensors together."""
-        return sum(t.nbytes for t in self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +251,8 @@ class ModelInfo:
     """Arguments of that scheme: token ids, merge size, tokens per second."""
     stateful_prompt: bool = False
     """True where an item's replacement depends on its index (MiniCPM counts images)."""
-    compact: bool = False
-    """Whether `encoding: compact` can be had."""
+    compact: tuple[Modality, ...] = ()
+    """The modalities whose pixels can be had as `compact` and `raw`."""
     limits: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     load_s: float = 0.0

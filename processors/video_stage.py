@@ -17,7 +17,7 @@ from processors.audio_stage import AudioStage
 from processors.context import Fill, Maker, Outcome, StageContext
 from processors.decode import check_modality, decode_image, probe
 from processors.errors import InvalidRequestError, MediaTooLargeError
-from processors.features import write_tensors
+from processors.features import without_compact, write_tensors
 from processors.image_stage import make_empty, size_of
 from processors.sampling import Selection, select_frames, thin
 from processors.stage import Stage
@@ -123,7 +123,9 @@ class VideoStage(Stage):
         shape = self.shape_of(key, lambda: self._run_empty(make, kwargs, what, state))
         is_exact = (info.exact or len(item.data) > 1) and not self.depends_on_data()
         base = ItemPlan(self.modality, info, None, 0, None, (), exact=is_exact, state=state)
-        return self.item_plan(item, shape, base, kwargs)
+        plan = self.item_plan(item, shape, base, kwargs)
+        # With its sound a video goes through the plain processor alone.
+        return without_compact(plan) if "num_audio_samples" in state else plan
 
     def _run_empty(
         self,

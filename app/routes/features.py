@@ -13,6 +13,7 @@ from app.house import House
 from app.openapi import Responses, problems
 from app.respond import JsonResponse
 from app.routes.deps import HouseDep, Identity
+from app.schemas import EncodingName
 from app.store import Stored
 from app.streaming import StreamedResponse
 from transport.errors import LeaseNotFoundError
@@ -52,7 +53,7 @@ async def features(
     key_id: Identity,
     item_hash: str,
     dtype: Dtype = "float32",
-    encoding: Literal["plain"] = "plain",
+    encoding: EncodingName = "plain",
     wait_ms: Annotated[int, Query(ge=0, le=MAX_WAIT_MS)] = 0,
     lease: Annotated[str | None, Query(max_length=128)] = None,
 ) -> Response:
@@ -91,7 +92,7 @@ def _check_lease(house: House, item_hash: str, lease: str | None) -> None:
         return
     if lease is None:
         raise LeaseNotFoundError("These features are read with the lease of their answer.", "lease")
-    keys = [(item_hash, dtype, "plain") for dtype in get_args(Dtype)]
+    keys = [(item_hash, d, e) for d in get_args(Dtype) for e in get_args(EncodingName)]
     regions = [region for key in keys if (region := house.store.region_of(key)) is not None]
     house.leasing.table.require(lease, regions)
 

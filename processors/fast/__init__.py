@@ -15,7 +15,7 @@ Feature extractors of sound are stood in for by a copy that fits in the original
     faster = find_mel(processor.feature_extractor)                      # None: keep the original
 """
 
-from processors.fast.encoding import CompactEncoding, Repeat, expand
+from processors.fast.encoding import expand
 from processors.fast.find import find_kernel
 from processors.fast.kernel import Kernel, KernelUnfitError, view_of
 from processors.fast.mel import find_mel
@@ -23,10 +23,8 @@ from processors.fast.passes import AVAILABLE
 
 __all__ = [
     "AVAILABLE",
-    "CompactEncoding",
     "Kernel",
     "KernelUnfitError",
-    "Repeat",
     "expand",
     "find_kernel",
     "find_mel",

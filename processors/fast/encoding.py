@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from processors.fast.lut import CHANNELS
+from processors.types import LutEncoding
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """Every block of `block` entries along `axis` stands `times` times in the plain layout."""
-
-    axis: int
-    block: int
-    times: int
-
-
-@dataclass(frozen=True, slots=True)
-class CompactEncoding:
-    """How uint8 codes become a plain feature; the wire's `encoding` of kind `lut-u8`."""
-
-    code_shape: tuple[int, ...]
-    channel_axis: int
-    channel_stride: int
-    """Along the channel axis, entry `i` belongs to channel `(i // channel_stride) % 3`."""
-    repeat: Repeat | None
-    plain_shape: tuple[int, ...]
-    plain_dtype: str
-    """In torch's spelling without the prefix."""
-
-
-def expand(codes: torch.Tensor, table: torch.Tensor, encoding: CompactEncoding) -> torch.Tensor:
+def expand(codes: torch.Tensor, table: torch.Tensor, encoding: LutEncoding) -> torch.Tensor:
     """Return the plain feature of compact codes.
 
     Args:

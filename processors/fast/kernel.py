@@ -18,10 +18,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from processors.fast.encoding import CompactEncoding
 from processors.fast.layouts import Layout, Patches
 from processors.fast.lut import identity_table, normalization_table, rows_equal
 from processors.fast.passes import write_patches
+from processors.types import LutEncoding
 
 Encoding = Literal["plain", "compact", "raw"]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -74,7 +74,15 @@ class Kernel:
         self.table = lru_cache(maxsize=16)(self._table)
         self.patch_grid = lru_cache(maxsize=1024)(self._patch_grid)
 
-    def describe(self, name: str, plain_shape: tuple[int, ...]) -> CompactEncoding:
+    def compact_of(self, name: str, plain_shape: tuple[int, ...]) -> LutEncoding | None:
+        """Return how a feature is encoded compactly, under the name that a protocol gives it.
+
+        None for what is not made of pixels, or not looked up in a table.
+        """
+        own = next(iter(self.features), "") if len(self.features) == 1 else name
+        return self.describe(own, plain_shape) if own in self.features else None
+
+    def describe(self, name: str, plain_shape: tuple[int, ...]) -> LutEncoding:
         """Return how a feature of this plain shape is encoded with `encoding="compact"`.
 
         Raises:

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import torch
 
-from processors.fast.encoding import CompactEncoding, Repeat
 from processors.fast.lut import CHANNELS
 from processors.fast.passes import write_planes, write_runs
+from processors.types import LutEncoding, Repeat
 
 
 class Layout(Protocol):
@@ -18,7 +18,7 @@ class Layout(Protocol):
     def write(self, codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor) -> None:
         """Look uint8 codes in the plain layout up in a table."""
 
-    def describe(self, shape: tuple[int, ...], dtype: str) -> CompactEncoding:
+    def describe(self, shape: tuple[int, ...], dtype: str) -> LutEncoding:
         """Return how the feature of this plain shape and dtype is encoded compactly."""
 
 
@@ -30,9 +30,9 @@ class Planes:
         """Look uint8 codes of any strides up in a table."""
         write_planes(codes, out, table)
 
-    def describe(self, shape: tuple[int, ...], dtype: str) -> CompactEncoding:
+    def describe(self, shape: tuple[int, ...], dtype: str) -> LutEncoding:
         """Return the encoding: codes in the plain layout."""
-        return CompactEncoding(shape, len(shape) - 3, 1, None, shape, dtype)
+        return LutEncoding(shape, len(shape) - 3, 1, None, shape, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Runs:
         """Look uint8 codes up in a table."""
         write_runs(codes, out, table, self._run(codes.shape[-1]))
 
-    def describe(self, shape: tuple[int, ...], dtype: str) -> CompactEncoding:
+    def describe(self, shape: tuple[int, ...], dtype: str) -> LutEncoding:
         """Return the encoding: codes in the plain layout."""
         run = self._run(shape[-1])
-        return CompactEncoding(shape, len(shape) - 1, run, None, shape, dtype)
+        return LutEncoding(shape, len(shape) - 1, run, None, shape, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class Patches:
         """Look uint8 codes in the plain layout up in a table."""
         write_runs(codes, out, table, codes[0].numel() // CHANNELS)
 
-    def describe(self, shape: tuple[int, ...], dtype: str) -> CompactEncoding:
+    def describe(self, shape: tuple[int, ...], dtype: str) -> LutEncoding:
         """Return the encoding: one slot per channel where all slots are the same."""
         if len(shape) != 2:
-            return CompactEncoding(shape, 1, 1, None, shape, dtype)
+            return LutEncoding(shape, 1, 1, None, shape, dtype)
         run = shape[1] // CHANNELS
         if not self.repeats or self.times == 1:
-            return CompactEncoding(shape, 1, run, None, shape, dtype)
+            return LutEncoding(shape, 1, run, None, shape, dtype)
         block = run // self.times
         repeat = Repeat(axis=1, block=block, times=self.times)
-        return CompactEncoding((shape[0], CHANNELS * block), 1, block, repeat, shape, dtype)
+        return LutEncoding((shape[0], CHANNELS * block), 1, block, repeat, shape, dtype)

@@ -1,7 +1,18 @@
 """From plans to the wire's JSON."""
 
-from app.describe import describe_tensor, in_prompt_order, inclusive, with_dtype
-from processors.types import FieldLayout, ItemPlacement, Modality, PadSpec, TensorSpec
+import dataclasses
+
+from app.describe import describe_tensor, in_prompt_order, inclusive
+from app.encodings import encode
+from processors.types import (
+    FieldLayout,
+    ItemPlacement,
+    LutEncoding,
+    Modality,
+    PadSpec,
+    Repeat,
+    TensorSpec,
+)
 
 PIXELS = TensorSpec("pixel_values", "float32", (16, 1176), "feature", FieldLayout("flat"),
                     normalized=True)  # fmt: skip
@@ -23,9 +34,44 @@ def test_the_contracts_example() -> None:
 
 def test_only_floating_features_change_dtype() -> None:
     """Metadata and integer tensors keep their dtype."""
-    pixels, grid = with_dtype((PIXELS, GRID), "bfloat16")
+    pixels, grid = encode((PIXELS, GRID), "plain", "bfloat16")
     assert (pixels.dtype, pixels.nbytes) == ("bfloat16", 37632)
-    assert grid is GRID
+    assert grid == GRID
+
+
+CODES = LutEncoding((16, 588), 1, 196, Repeat(1, 196, 2), (16, 1176), "float32")
+
+
+def test_codes_are_told_with_their_table() -> None:
+    """Compact features are codes and a table, in the contract's words; all else stays."""
+    planned = (dataclasses.replace(PIXELS, compact=CODES), GRID)
+    codes, table, grid = encode(planned, "compact", "bfloat16")
+    assert grid == GRID
+    assert describe_tensor(codes, 3096) == {
+        "dtype": "uint8", "shape": [16, 588], "nbytes": 9408, "offset": 3096, "role": "feature",
+        "field": {"kind": "flat", "dim": 0}, "normalized": True,
+        "encoding": {
+            "kind": "lut-u8", "table": "pixel_values.lut", "channel_axis": 1,
+            "channel_stride": 196, "repeat": {"axis": 1, "block": 196, "times": 2},
+            "plain_shape": [16, 1176], "plain_dtype": "bfloat16",
+        },
+    }  # fmt: skip
+    assert describe_tensor(table, 24) == {
+        "dtype": "float32", "shape": [3, 256], "nbytes": 3072, "offset": 24, "role": "lut",
+        "field": {"kind": "shared"},
+    }  # fmt: skip
+
+
+def test_raw_pixels_stand_in_the_plain_layout() -> None:
+    """Raw features are uint8 and say that they are not normalised."""
+    (pixels,) = encode([dataclasses.replace(PIXELS, compact=CODES)], "raw", "bfloat16")
+    assert (pixels.dtype, pixels.shape, pixels.normalized) == ("uint8", (16, 1176), False)
+    assert pixels.encoding is None
+
+
+def test_what_has_no_codes_stays_plain() -> None:
+    """Without a compact form, every encoding is the plain one."""
+    assert encode([PIXELS], "compact", "float32") == encode([PIXELS], "raw", "float32") == (PIXELS,)
 
 
 def test_padding_is_told() -> None:
