@@ -33,8 +33,8 @@ def encode(tensors: Sequence[TensorSpec], encoding: str, dtype: str) -> tuple[Te
     """
     encoded: list[TensorSpec] = []
     for tensor in tensors:
-        is_floating = tensor.role == "feature" and tensor.dtype in FLOATS
-        plain = replace(tensor, dtype=dtype if is_floating else tensor.dtype, compact=None)
+        is_other = tensor.role == "feature" and tensor.dtype in FLOATS and tensor.dtype != dtype
+        plain = replace(tensor, dtype=dtype) if is_other else tensor
         if encoding == PLAIN or tensor.compact is None:
             encoded.append(plain)
         elif encoding == "raw":
