@@ -17,7 +17,7 @@ import numpy as np
 
 from app.describe import describe_tensor, describe_tensors
 from app.documents import item_metadata
-from app.encodings import PLAIN, encode, table_name
+from app.encodings import EXACT, PLAIN, encode, table_name
 from app.store import FeatureStore, Had, Key, Stored, Wanted
 from processors.types import ProcessReport, TensorSpec
 from transport.arena import Region
@@ -25,7 +25,6 @@ from transport.safetensors import DocumentLayout, TensorEntry, build_layout, dat
 from transport.tensors import expand_codes
 from transport.wire import LutEncoding
 
-EXACT = "float32"
 _NUMPY = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "bool": np.dtype(bool),

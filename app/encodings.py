@@ -13,6 +13,8 @@ from dataclasses import replace
 from processors.types import FieldLayout, TensorSpec
 
 PLAIN = "plain"
+EXACT = "float32"
+"""The dtype that rounds nothing: features are what the processor gives."""
 ENCODINGS = (PLAIN, "compact", "raw")
 FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 TABLE_SHAPE = (3, 256)
@@ -29,12 +31,13 @@ def encode(tensors: Sequence[TensorSpec], encoding: str, dtype: str) -> tuple[Te
     Args:
         tensors: As the plan has them.
         encoding: `plain`, `compact` or `raw`.
-        dtype: Of floating features; of compact ones it is what they are once expanded.
+        dtype: Of floating features, `float32` for what the processor gives; of compact ones it is
+            what they are once expanded.
     """
     encoded: list[TensorSpec] = []
     for tensor in tensors:
-        is_other = tensor.role == "feature" and tensor.dtype in FLOATS and tensor.dtype != dtype
-        plain = replace(tensor, dtype=dtype) if is_other else tensor
+        is_rounded = dtype != EXACT and tensor.role == "feature" and tensor.dtype in FLOATS
+        plain = replace(tensor, dtype=dtype) if is_rounded else tensor
         if encoding == PLAIN or tensor.compact is None:
             encoded.append(plain)
         elif encoding == "raw":
