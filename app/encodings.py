@@ -15,7 +15,6 @@ from processors.types import FieldLayout, TensorSpec
 PLAIN = "plain"
 EXACT = "float32"
 """The dtype that rounds nothing: features are what the processor gives."""
-ENCODINGS = (PLAIN, "compact", "raw")
 FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 TABLE_SHAPE = (3, 256)
 
