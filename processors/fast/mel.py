@@ -19,19 +19,19 @@ import numpy as np
 import torch
 
 Waveforms: TypeAlias = np.ndarray[Any, Any]
-"""float32 of shape (N, S), padded."""
+"""float32 of shape (N, S), padded; S apart by one element."""
 
-GRAIN_FRAMES = 64
-"""Frames are computed in multiples of this. The matrix product has other bits for a handful of
-frames than for many, and takes every frame alike from a dozen on."""
-MARGIN_FRAMES = 16
-"""Frames at least that are computed and hear nothing. The last elements of a vectorised pass may be
-computed by other instructions than those before; in the margin they are silent, in the whole window
-and in its part."""
+GRAIN_FRAMES = 32
+"""Frames are computed in multiples of this, and of as many no vectorised pass leaves a remainder to
+instructions that round otherwise."""
+LEAST_FRAMES = 64
+"""The matrix product has other bits for a handful of frames, and the same from a dozen on."""
+MARGIN_FRAMES = 4
+"""Frames at least that are computed and hear nothing, not even the end of the part mirrored."""
 _METHOD = "_torch_extract_fbank_features"
-_SCAN_SAMPLES = 1 << 16
-_SMALL_WINDOW_FRAMES = 5 * GRAIN_FRAMES
-_PART_FRAMES = tuple(GRAIN_FRAMES * times for times in (1, 3, 9, 27))
+_SCAN_SAMPLES = 1 << 15
+_SMALL_WINDOW_FRAMES = 256
+_PART_FRAMES = (64, 96, 288, 512, 1760)
 _NOISE_SAMPLES = 99_991
 _MOST_WINDOW_SAMPLES = 60 * 16_000
 # What an extractor raises whose method of that name takes something else than waveforms.
@@ -66,6 +66,7 @@ class AudibleFrames:
         num_audible = count_audible(waveforms)
         num_heard = -(-(num_audible + self.reach_samples) // self.hop_samples)
         kept = -(-(num_heard + MARGIN_FRAMES) // GRAIN_FRAMES) * GRAIN_FRAMES
+        kept = max(kept, LEAST_FRAMES)
         # The last frames hear the window's end mirrored: it has to be silence, too.
         is_shorter = kept * self.hop_samples + 2 * self.reach_samples <= waveforms.shape[-1]
         return kept if is_shorter else None
@@ -99,12 +100,13 @@ def find_mel(extractor: Any) -> Any | None:  # noqa: ANN401 - a transformers fea
 
 
 def count_audible(waveforms: Waveforms) -> int:
-    """Return how many samples there are up to the last one of any waveform that is not zero."""
-    for stop in range(waveforms.shape[-1], 0, -_SCAN_SAMPLES):
+    """Return how many samples there are up to the last one of any waveform that is not +0.0."""
+    bits = waveforms.view(np.uint32)
+    for stop in range(bits.shape[-1], 0, -_SCAN_SAMPLES):
         start = max(stop - _SCAN_SAMPLES, 0)
-        heard = waveforms[:, start:stop].any(axis=0)
-        if heard.any():
-            return start + int(np.flatnonzero(heard)[-1]) + 1
+        silences = [int((row[::-1] != 0).argmax()) for row in bits[:, start:stop] if row.any()]
+        if silences:
+            return stop - min(silences)
     return 0
 
 
@@ -119,8 +121,9 @@ def _audible_frames(extractor: object) -> AudibleFrames | None:
 
 
 def _is_fit(waveforms: object, device: str, kwargs: dict[str, object]) -> bool:
-    is_padded = isinstance(waveforms, np.ndarray) and waveforms.ndim == 2
-    return is_padded and device == "cpu" and not kwargs
+    if device != "cpu" or kwargs or not isinstance(waveforms, np.ndarray):
+        return False
+    return waveforms.ndim == 2 and waveforms.dtype == np.float32
 
 
 def _noise(num_samples: int) -> Waveforms:
@@ -128,7 +131,7 @@ def _noise(num_samples: int) -> Waveforms:
     period = np.random.default_rng(0).standard_normal(_NOISE_SAMPLES, np.float32)
     noise = np.resize(period, (1, num_samples))
     noise *= np.float32(0.05)
-    noise[:, :GRAIN_FRAMES] *= np.float32(10)
+    noise[:, :64] *= np.float32(10)
     return noise
 
 
@@ -158,7 +161,7 @@ def _edges_agree(audible: AudibleFrames) -> bool:
     edges = [0, reach, hop]
     edges += [
         (kept - MARGIN_FRAMES) * hop - reach
-        for kept in range(GRAIN_FRAMES, _SMALL_WINDOW_FRAMES, GRAIN_FRAMES)
+        for kept in range(LEAST_FRAMES, _SMALL_WINDOW_FRAMES, GRAIN_FRAMES)
     ]
     lengths = {max(edge + near, 0) for edge in edges for near in (0, 1)} | {window - 1, window}
     for length in sorted(lengths):

@@ -6,6 +6,7 @@ import wave
 import av
 import numpy as np
 import pytest
+import soxr
 
 from processors.decode import decode_audio
 from processors.types import DecodeLimits, MediaOptions
@@ -71,3 +72,32 @@ def test_surround_sound_is_averaged(layout: str, codec: str, container: str) -> 
     spectrum = np.abs(np.fft.rfft(middle * np.hanning(middle.size)))
     assert np.argmax(spectrum) == round(440 * middle.size / RATE_HZ)
     assert np.abs(middle).max() == pytest.approx(8000 / 32768, rel=0.2)
+
+
+@pytest.mark.parametrize("codec", ["libmp3lame", "flac"])
+def test_joined_frames_are_the_track_as_a_whole(codec: str) -> None:
+    """Whatever frames a codec makes, the samples are those of averaging and resampling at once."""
+    count = 110_250
+    tone = np.sin(np.arange(count) / 20) * 0.4
+    noise = np.random.default_rng(0).standard_normal((2, count)) * 0.05
+    pcm = np.ascontiguousarray(((tone + noise) * 32767).astype(np.int16))
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp3" if codec == "libmp3lame" else "flac") as out:
+        stream = out.add_stream(codec, rate=44_100, layout="stereo")
+        if codec == "flac":
+            frame = av.AudioFrame.from_ndarray(pcm.T.reshape(1, -1).copy(), "s16", "stereo")
+        else:
+            frame = av.AudioFrame.from_ndarray(pcm, "s16p", "stereo")
+        frame.sample_rate = 44_100
+        out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    resampler = av.AudioResampler(format="fltp")
+    with av.open(io.BytesIO(file.getvalue())) as container:
+        left, right = np.concatenate(
+            [p.to_ndarray() for f in container.decode(audio=0) for p in resampler.resample(f)], 1
+        )
+    expected = soxr.resample((left + right) / np.float32(2), 44_100, 16_000, quality="HQ")
+    given = decode_audio(
+        file.getvalue(), sample_rate_hz=16_000, options=MediaOptions(), limits=DecodeLimits()
+    )
+    assert np.array_equal(given, expected)

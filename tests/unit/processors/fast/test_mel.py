@@ -9,7 +9,7 @@ from transformers import AutoProcessor, WhisperFeatureExtractor
 
 from processors import hf
 from processors.fast import find_mel
-from processors.fast.mel import GRAIN_FRAMES, count_audible
+from processors.fast.mel import LEAST_FRAMES, count_audible
 from processors.types import Modality
 from tests.helpers.model_zoo import FAMILIES, available_families
 
@@ -59,7 +59,7 @@ def test_only_what_can_be_heard_is_computed(whisper, computed):
         assert computed == [frames]
 
 
-EDGES = [1, 2, 159, 160, 161, 200, 7319, 7320, 7321, 17559, 17560, 17561]
+EDGES = [1, 2, 159, 160, 161, 200, 9399, 9400, 9401, 14519, 14520, 14521]
 NEAR_FULL = [469_000, 479_599, 479_600, 479_601, 479_999, 480_000, 480_001, 500_000]
 
 
@@ -174,8 +174,8 @@ def test_the_original_is_left_alone(whisper):
     assert vars(whisper) == before
 
 
-@pytest.mark.parametrize("num_zeros", [0, 1, 65_535, 65_536, 65_537, 200_000])
-@pytest.mark.parametrize("num_samples", [0, 1, 3, 65_536, 65_537])
+@pytest.mark.parametrize("num_zeros", [0, 1, 32_767, 32_768, 32_769, 200_000])
+@pytest.mark.parametrize("num_samples", [0, 1, 3, 32_768, 32_769])
 def test_count_audible(num_samples, num_zeros):
     """The last sample that is not zero is found, of whichever row."""
     row = np.concatenate([np.ones(num_samples), np.zeros(num_zeros)]).astype(np.float32)
@@ -202,9 +202,9 @@ def test_families(model_dir, family):
         assert hf.with_part(processor, Modality.AUDIO, faster)._audio_processor is faster
 
 
-def test_grain_is_above_the_sizes_that_differ():
+def test_the_least_is_above_the_sizes_that_differ():
     """The matrix product of so few frames has the bits of one of many, on this machine."""
     filters = torch.rand(80, 201)
     whole = torch.rand(1, 201, 3000)
-    part = whole[..., :GRAIN_FRAMES].contiguous()
-    assert torch.equal(filters @ part, (filters @ whole)[..., :GRAIN_FRAMES])
+    part = whole[..., :LEAST_FRAMES].contiguous()
+    assert torch.equal(filters @ part, (filters @ whole)[..., :LEAST_FRAMES])
