@@ -42,7 +42,7 @@ def read_tensors(document: memoryview) -> dict[str, GivenTensor]:
 
 
 def take(tensor: GivenTensor, part: TensorSlice) -> torch.Tensor:
-    """Return one item's part of a tensor as a view."""
+    """Return one item's part of a tensor: a view, or a copy where its numbers count on."""
     # Imported with the engine long ago.
     import torch
 
@@ -52,4 +52,5 @@ def take(tensor: GivenTensor, part: TensorSlice) -> torch.Tensor:
             part.dim, part.start, part.stop - part.start
         )
     whole = torch.frombuffer(tensor.data, dtype=dtype).view(tensor.shape)
-    return whole.narrow(part.dim, part.start, part.stop - part.start)
+    own = whole.narrow(part.dim, part.start, part.stop - part.start)
+    return torch.where(own >= 0, own - part.minus, own) if part.minus else own

@@ -49,6 +49,11 @@ class FamilySpec:
     """False where a fast kernel passes its proof on samples and is not exact for every size."""
     data_dependent: frozenset[Modality] = frozenset()
     """Modalities whose replacement depends on pixels or samples: a header's plan may be wrong."""
+    tables: frozenset[str] = frozenset()
+    """Tensors with a row of counts per item, of which the first is of feature rows."""
+    row_numbers: Mapping[str, str] = field(default_factory=dict)
+    """Tensors that number the rows of another one (of its first two dimensions together), which a
+    joint call counts on over its items."""
     positions: str | None = None
     """Name of the position scheme in `processors.positions`."""
     position_config: Callable[[Any], dict[str, Any]] | None = None

@@ -23,6 +23,8 @@ class Joins:
 
     layouts: Mapping[str, FieldLayout] = field(default_factory=dict)
     pads: Mapping[str, PadSpec] = field(default_factory=dict)
+    singles: frozenset[str] = frozenset()
+    """Names of which each item seen had one entry along the dimension that joins."""
 
     def layout(self, name: str) -> FieldLayout:
         """Return a tensor's layout; items not seen by the probe concatenate."""
@@ -30,7 +32,7 @@ class Joins:
 
     def override(self, layouts: Mapping[str, FieldLayout]) -> Joins:
         """Return these joins with some layouts said otherwise."""
-        return Joins({**self.layouts, **layouts}, self.pads)
+        return Joins({**self.layouts, **layouts}, self.pads, self.singles)
 
 
 def find_joins(one: Tensors, other: Tensors, joint: Tensors | None) -> Joins:
@@ -41,14 +43,16 @@ def find_joins(one: Tensors, other: Tensors, joint: Tensors | None) -> Joins:
         other: The second item's, of another size.
         joint: Those of a call with both; None where the processor refuses such a call.
     """
-    layouts, pads = {}, {}
+    layouts, pads, singles = {}, {}, set()
     for name in {**one, **other}:
         pair = [tensors[name].shape for tensors in (one, other) if name in tensors]
         together = joint[name].shape if joint is not None and name in joint else None
         layouts[name] = _join_of(pair, together)
+        if all(shape[layouts[name].dim : layouts[name].dim + 1] == (1,) for shape in pair):
+            singles.add(name)
         if together is not None and (padded := _padded_dims(pair, together, layouts[name].dim)):
             pads[name] = PadSpec(padded, 0.0)
-    return Joins(layouts, pads)
+    return Joins(layouts, pads, frozenset(singles))
 
 
 def _join_of(pair: list[torch.Size], together: torch.Size | None) -> FieldLayout:

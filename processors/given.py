@@ -8,7 +8,7 @@ features' values are never read for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,16 @@ import torch
 
 from processors import hf
 from processors.context import Outcome, Shape
-from processors.errors import InvalidRequestError, PromptTooLongError
-from processors.family import COUNTERS
-from processors.given_checks import check_item, check_lengths, check_tensor, is_grid, merge_of
+from processors.errors import InvalidRequestError, MediaTooLargeError, PromptTooLongError
+from processors.given_checks import check_item, check_lengths, is_grid, merge_of
+from processors.given_cuts import cut, cut_embedding, take
+from processors.given_read import NUM_TOKENS, Given, counter_names, has_several_rows, read_entry
 from processors.hashing import TensorContent, digest_of_tensors
+from processors.replacement import code_runs, find_row_token
 from processors.stage import Stage
 from processors.types import (
     GivenEntry,
     GivenItem,
-    GivenTensor,
     ItemInput,
     ItemPlan,
     MediaInfo,
@@ -32,28 +33,12 @@ from processors.types import (
     TensorSlice,
 )
 
-NUM_TOKENS = "num_tokens"
-"""Name of the tensor by which a caller says the tokens of each item itself."""
-MAX_ITEMS = 4096
 MIME = "application/x-safetensors"
 FRAMING_WARNING = (
     "framing_unknown",
     "What is given does not tell the text around the rows; they stand as one plain run.",
 )
-_OTHER_NAMES: Mapping[Modality, frozenset[str]] = {
-    Modality.IMAGE: frozenset({
-        "pixel_values", "image_sizes", "image_grid_thw", "image_attention_mask", "image_emb_mask",
-        "images_spatial_crop", "images_crop", "has_local_crops", "has_images", "tgt_size",
-        "image_grid_hws", "aspect_ratio_ids", "aspect_ratio_mask", "num_patches",
-        "patch_pixel_values", "block_sizes", "grid_thws",
-    }),
-    Modality.VIDEO: frozenset({"pixel_values_videos", "second_per_grid_ts", "video_grid_thw"}),
-    Modality.AUDIO: frozenset({
-        "audio_features", "audio_feature_lens", "input_features", "input_features_mask",
-        "audio_attention_mask", "feature_attention_mask",
-    }),
-}  # fmt: skip
-"""Names that mean a modality whatever the model, beyond those its processor was seen to return."""
+_METADATA = "video_metadata"
 
 
 class _Inputs(dict[str, Any]):
@@ -80,31 +65,6 @@ class _Inputs(dict[str, Any]):
         return self[name]
 
 
-@dataclass(frozen=True)
-class _Given:
-    """An entry that has been read."""
-
-    stage: Stage
-    tensors: Mapping[str, torch.Tensor]
-    features: frozenset[str]
-    embedding: str | None
-    """The feature of a precomputed entry: a row per token."""
-    count: int
-    run_lengths: tuple[int, ...]
-
-    def sizes(self) -> list[list[int]]:
-        """Return what may say how many rows of a joined tensor each item has, grids first."""
-        grids = [t.long().prod(-1) for name, t in self.tensors.items() if is_grid(name)]
-        counts = [
-            tensor.long()
-            for name, tensor in self.tensors.items()
-            if tensor.shape == (self.count,)
-            and name != NUM_TOKENS
-            and not tensor.is_floating_point()
-        ]
-        return [sizes.tolist() for sizes in (*grids, *counts) if bool((sizes >= 0).all())]
-
-
 def plan_given(stage: Stage, entry: GivenEntry) -> tuple[GivenItem, ...]:
     """Tell the items of an entry apart and plan each.
 
@@ -117,18 +77,18 @@ def plan_given(stage: Stage, entry: GivenEntry) -> tuple[GivenItem, ...]:
             item becomes.
         MediaTooLargeError, PromptTooLongError: If an item would exceed a limit.
     """
-    given = _read(stage, entry)
-    cuts = {
-        name: _cut(given, name)
-        for name in given.tensors
-        if name not in (given.embedding, NUM_TOKENS)
-    }
+    given = read_entry(stage, entry)
+    own = [name for name in given.tensors if name not in (given.embedding, NUM_TOKENS)]
+    cuts = {name: found for name in own if (found := cut(given, name)) is not None}
     for index in range(given.count):
-        own = {name: _take(given.tensors[name], slices[index]) for name, slices in cuts.items()}
-        check_item(own, given.features, _counter_names(stage), stage)
+        parts = {name: take(given.tensors[name], slices[index]) for name, slices in cuts.items()}
+        check_item(parts, given.features, counter_names(stage), stage)
     texts, is_framed = _replacements(given)
+    counts = [_count_rows(given, text) for text in texts]
+    cuts |= {name: _cut_by_tokens(given, name, counts) for name in own if name not in cuts}
     if given.embedding is not None:
-        cuts[given.embedding] = _cut_embedding(given, [_count_rows(given, t) for t in texts])
+        cuts[given.embedding] = cut_embedding(given, given.embedding, counts)
+    _rebase(given, cuts)
     return tuple(
         _item(
             given, entry, index, {n: slices[index] for n, slices in cuts.items()}, text, is_framed
@@ -137,145 +97,40 @@ def plan_given(stage: Stage, entry: GivenEntry) -> tuple[GivenItem, ...]:
     )
 
 
-def _read(stage: Stage, entry: GivenEntry) -> _Given:
-    tensors = {name: _as_torch(tensor) for name, tensor in entry.tensors.items()}
-    if not tensors:
-        raise InvalidRequestError("The document holds no tensors.")
-    features = frozenset(n for n, t in tensors.items() if _is_feature(stage, n, t))
-    embedding = _find_embedding(entry, tensors, features)
-    known = _known_names(stage)
-    for name, tensor in tensors.items():
-        if name not in known and name != embedding:
-            raise InvalidRequestError(
-                f"'{name[:64]}' is no tensor of this model's {entry.modality.value}s; it takes "
-                f"{', '.join(sorted(known))}."
-            )
-        if name in _counter_names(stage) and tensor.is_floating_point():
-            raise InvalidRequestError(f"'{name[:64]}' counts, in integers.")
-        check_tensor(name, tensor, is_feature=name in features)
-    count = _count_items(stage, tensors, embedding)
-    return _Given(stage, tensors, features, embedding, count, entry.run_lengths)
-
-
-def _as_torch(tensor: GivenTensor) -> torch.Tensor:
-    dtype = getattr(torch, tensor.dtype)
-    if not tensor.data.nbytes:
-        return torch.empty(tensor.shape, dtype=dtype)
-    return torch.frombuffer(tensor.data, dtype=dtype).view(tensor.shape)
-
-
-def _is_feature(stage: Stage, name: str, tensor: torch.Tensor) -> bool:
-    if name.endswith("mask") or is_grid(name):
-        return False
-    is_named = name in stage.feature_names or name.startswith("pixel_values")
-    return is_named or (tensor.is_floating_point() and tensor.ndim > 1)
-
-
-def _find_embedding(
-    entry: GivenEntry, tensors: Mapping[str, torch.Tensor], features: frozenset[str]
-) -> str | None:
-    if entry.format != "precomputed_embedding":
-        return None
-    if not features:
-        return None
-    (name, *others) = sorted(features)
-    if others or not tensors[name].is_floating_point() or tensors[name].ndim not in (2, 3):
+def _cut_by_tokens(given: Given, name: str, counts: Sequence[int]) -> list[TensorSlice]:
+    found = cut(given, name, counts)
+    if found is None:
         raise InvalidRequestError(
-            "Precomputed embeddings are one floating tensor: a row per token, of two dimensions, "
-            "or of three with the items first."
+            f"The rows of '{name[:64]}' cannot be told apart for {given.count} items; nothing "
+            "given says how many each has."
         )
-    return name
+    return found
 
 
-def _known_names(stage: Stage) -> frozenset[str]:
-    own = frozenset(stage.joins.layouts) | frozenset(stage.feature_names)
-    return own | _OTHER_NAMES[stage.modality] | _counter_names(stage) | {NUM_TOKENS}
-
-
-def _counter_names(stage: Stage) -> frozenset[str]:
-    """Return what a processor counts with and does not hand on."""
-    return COUNTERS | stage.context.family.counters | hf.unused_names(stage.model.processor)
-
-
-def _count_items(stage: Stage, tensors: Mapping[str, torch.Tensor], embedding: str | None) -> int:
-    counts = {}
-    for name, tensor in tensors.items():
-        is_stacked = stage.joins.layout(name).kind == "batched"
-        is_counter = name == NUM_TOKENS or name in _counter_names(stage)
-        if name == embedding:
-            if tensor.ndim == 3:
-                counts[name] = tensor.shape[0]
-        elif tensor.ndim and (is_grid(name) or is_stacked or (is_counter and tensor.ndim == 1)):
-            counts[name] = tensor.shape[0]
-    if len(set(counts.values())) > 1:
-        told = ", ".join(f"'{name[:64]}' of {count}" for name, count in counts.items())
-        raise InvalidRequestError(f"The tensors speak of different numbers of items: {told}.")
-    count = next(iter(counts.values()), 1)
-    if not 0 < count <= MAX_ITEMS:
-        raise InvalidRequestError(f"An entry stands for 1 to {MAX_ITEMS} items.")
-    return count
-
-
-def _cut(given: _Given, name: str) -> list[TensorSlice]:
-    """Return each item's part of a tensor.
+def _rebase(given: Given, cuts: dict[str, list[TensorSlice]]) -> None:
+    """Let row numbers count from their own item, where a joint call counted on over its items.
 
     Raises:
-        InvalidRequestError: If its rows are not as many as the grids or counts say.
+        InvalidRequestError: If one is of no row of its item.
     """
-    tensor, count = given.tensors[name], given.count
-    layout = given.stage.joins.layout(name)
-    if not tensor.ndim:
-        raise InvalidRequestError(f"'{name[:64]}' has no dimension.")
-    is_seen = name in given.stage.joins.layouts
-    if is_grid(name) or (is_seen and layout.kind == "batched"):
-        return [TensorSlice(name, 0, i, i + 1) for i in range(count)]
-    dim = layout.dim if layout.dim < tensor.ndim else 0
-    told = given.sizes()
-    for sizes in told:
-        if len(sizes) == count and sum(sizes) == tensor.shape[dim]:
-            return _ranges(name, dim, sizes)
-    if name in given.features and is_seen and any(map(is_grid, given.tensors)):
-        raise InvalidRequestError(
-            f"'{name[:64]}' has {tensor.shape[dim]} rows; the grids say another number."
-        )
-    if count == 1:
-        return [TensorSlice(name, dim, 0, tensor.shape[dim])]
-    if tensor.shape[0] == count:
-        return [TensorSlice(name, 0, i, i + 1) for i in range(count)]
-    raise InvalidRequestError(
-        f"The rows of '{name[:64]}' cannot be told apart for {count} items; nothing given says how "
-        "many each has."
-    )
+    for name, of in given.stage.context.family.row_numbers.items():
+        if name not in cuts or of not in cuts:
+            continue
+        rows_each = given.tensors[of].shape[1] if given.tensors[of].ndim > 1 else 1
+        rebased = []
+        for part, rows in zip(cuts[name], cuts[of], strict=True):
+            numbers = take(given.tensors[name], part)
+            numbers = numbers[numbers >= 0]
+            base, own = rows.start * rows_each, (rows.stop - rows.start) * rows_each
+            is_joint = bool(numbers.numel()) and int(numbers.min()) >= base
+            part = replace(part, minus=base if is_joint else 0)
+            if numbers.numel() and int(numbers.max()) - part.minus >= own:
+                raise InvalidRequestError(f"'{name[:64]}' names rows that its item has not.")
+            rebased.append(part)
+        cuts[name] = rebased
 
 
-def _cut_embedding(given: _Given, counts: Sequence[int]) -> list[TensorSlice]:
-    name = str(given.embedding)
-    shape = given.tensors[name].shape
-    if len(shape) == 3:
-        if any(count != shape[1] for count in counts):
-            raise InvalidRequestError(
-                f"'{name[:64]}' has {shape[1]} rows an item; {max(counts)} are its tokens."
-            )
-        return [TensorSlice(name, 0, i, i + 1) for i in range(len(counts))]
-    if sum(counts) != shape[0]:
-        raise InvalidRequestError(
-            f"'{name[:64]}' has {shape[0]} rows; the items have {sum(counts)} tokens."
-        )
-    return _ranges(name, 0, counts)
-
-
-def _ranges(name: str, dim: int, sizes: Sequence[int]) -> list[TensorSlice]:
-    stops = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [
-        TensorSlice(name, dim, stop - size, stop) for size, stop in zip(sizes, stops, strict=True)
-    ]
-
-
-def _take(tensor: torch.Tensor, part: TensorSlice) -> torch.Tensor:
-    return tensor.narrow(part.dim, part.start, part.stop - part.start)
-
-
-def _replacements(given: _Given) -> tuple[list[str | None], bool]:
+def _replacements(given: Given) -> tuple[list[str | None], bool]:
     """Return what each placeholder becomes, and whether the processor said so.
 
     Raises:
@@ -291,11 +146,15 @@ def _replacements(given: _Given) -> tuple[list[str | None], bool]:
             if name not in (NUM_TOKENS, given.embedding)
         }
     )
+    if given.metadata:
+        inputs[_METADATA] = [
+            hf.describe_video(m.frames_indices, m.total_num_frames, m.fps, m.duration_s)
+            for m in given.metadata
+        ]
     told = _told_counts(given)
     texts = _ask_processor(given, inputs)
-    if texts is None and told is not None and inputs.missing and "token" in inputs.missing:
-        # The count it looked for under a name of its own.
-        inputs[inputs.missing] = told
+    while texts is None and (filled := _fill(given, inputs, told)) is not None:
+        inputs[filled[0]] = filled[1]
         texts = _ask_processor(given, inputs)
     if texts is None:
         return [_plain_run(given, count) for count in _plain_counts(given, told, inputs)], False
@@ -304,10 +163,44 @@ def _replacements(given: _Given) -> tuple[list[str | None], bool]:
             raise InvalidRequestError(
                 f"'{NUM_TOKENS}' says {count} tokens of an item; its other tensors say {rows}."
             )
+    if given.stage.modality is Modality.VIDEO and _METADATA in inputs and not given.metadata:
+        # Its rows are right and its times made up.
+        return [_rows_alone(given, text) for text in texts], False
     return texts, not inputs.is_partial
 
 
-def _ask_processor(given: _Given, inputs: _Inputs) -> list[str | None] | None:
+def _fill(given: Given, inputs: _Inputs, told: list[int] | None) -> tuple[str, Any] | None:
+    """Return (name, value) of something that the processor looks for and that follows."""
+    name = inputs.missing
+    inputs.missing = None
+    grids = [n for n in given.tensors if is_grid(n)]
+    if name is not None and name not in given.tensors:
+        if told is not None and "token" in name:
+            return name, told  # the count, under a name of the processor's own
+        several = [n for n in grids if has_several_rows(given.stage, n)]
+        if name in counter_names(given.stage) and given.count == 1 and several:
+            return name, [given.tensors[several[0]].shape[0]]
+    if given.stage.modality is Modality.VIDEO and grids and _METADATA not in dict.keys(inputs):
+        return _METADATA, [_made_up(given, grids[0], index) for index in range(given.count)]
+    inputs.missing = name
+    return None
+
+
+def _made_up(given: Given, grid: str, index: int) -> hf.HfObject:
+    """Return a description of a video with no fewer frames than its grid speaks of, at any time.
+
+    Raises:
+        MediaTooLargeError: If they are more than a video may have.
+    """
+    rows = torch.split(given.tensors[grid], given.grid_rows(grid))[index]
+    steps, most = int(rows[:, 0].sum()), given.stage.limits.max_frames
+    if steps > most:
+        raise MediaTooLargeError(f"The video has {steps} steps in time; at most {most} are taken.")
+    frames = steps * int(getattr(given.stage.part, "temporal_patch_size", None) or 1)
+    return hf.describe_video(range(frames), frames, 1.0, float(frames))
+
+
+def _ask_processor(given: Given, inputs: _Inputs) -> list[str | None] | None:
     """Return what the processor says of each item; None where that takes more than is given."""
     stage = given.stage
     try:
@@ -323,7 +216,7 @@ def _ask_processor(given: _Given, inputs: _Inputs) -> list[str | None] | None:
     return [None] * given.count if texts is None else list(texts)
 
 
-def _told_counts(given: _Given) -> list[int] | None:
+def _told_counts(given: Given) -> list[int] | None:
     told = given.tensors.get(NUM_TOKENS)
     if told is None:
         return None
@@ -333,27 +226,29 @@ def _told_counts(given: _Given) -> list[int] | None:
     return [int(count) for count in told.tolist()]
 
 
-def _plain_counts(given: _Given, told: list[int] | None, inputs: _Inputs) -> Sequence[int]:
+def _plain_counts(given: Given, told: list[int] | None, inputs: _Inputs) -> Sequence[int]:
     """Return the tokens of each item where the processor does not say what it becomes."""
     if told is not None:
         return told
     merge = merge_of(given.stage.part)
-    for name, tensor in given.tensors.items():
+    for name in given.tensors:
         if is_grid(name) and merge is not None:
-            return [count // merge**2 for count in tensor.long().prod(-1).tolist()]
+            return [count // merge**2 for count in given.grid_patches(name)]
     if given.embedding is not None:
         shape = given.tensors[given.embedding].shape
         return [shape[-2]] * given.count
     if given.run_lengths and given.count == 1:
         return [sum(given.run_lengths)]
     needed = "" if inputs.missing is None else f"'{inputs.missing[:64]}', or "
+    if inputs.missing == _METADATA:
+        needed = "'fps' and 'frames_indices', or "
     raise InvalidRequestError(
         "What is given does not tell what an item becomes in the prompt; give "
         f"{needed}'{NUM_TOKENS}' with the tokens of each item."
     )
 
 
-def _plain_run(given: _Given, count: int) -> str:
+def _plain_run(given: Given, count: int) -> str:
     limit = given.stage.limits.max_item_tokens
     if count > limit:
         raise PromptTooLongError(f"The item becomes {count} tokens; at most {limit} are taken.")
@@ -363,14 +258,25 @@ def _plain_run(given: _Given, count: int) -> str:
     return candidates[0] * count
 
 
-def _count_rows(given: _Given, text: str | None) -> int:
+def _rows_alone(given: Given, text: str | None) -> str | None:
+    """Return the rows of a replacement text without what stands around and between them."""
+    if text is None:
+        return None
+    tokens = given.stage.context.tokens
+    row, count = find_row_token(
+        code_runs(text, tokens.repeating), tokens.rows[given.stage.modality]
+    )
+    return text if row is None else row * count
+
+
+def _count_rows(given: Given, text: str | None) -> int:
     if text is None:
         return 0
     return given.stage.describe(Outcome({}, text, {}), on_meta=True).num_tokens
 
 
 def _item(
-    given: _Given,
+    given: Given,
     entry: GivenEntry,
     index: int,
     cuts: Mapping[str, TensorSlice],
@@ -378,8 +284,8 @@ def _item(
     is_framed: bool,
 ) -> GivenItem:
     stage = given.stage
-    parts = {name: _take(given.tensors[name], part) for name, part in cuts.items()}
-    dropped = _counter_names(stage) - frozenset(stage.joins.layouts)
+    parts = {name: take(given.tensors[name], part) for name, part in cuts.items()}
+    dropped = counter_names(stage) - frozenset(stage.joins.layouts)
     kept = {
         name: torch.empty_like(part, device="meta") if name in given.features else part
         for name, part in parts.items()

@@ -97,13 +97,16 @@ def check_item(
     for name, tensor in tensors.items():
         if name in counters and tensor.numel() > _FEW:
             raise InvalidRequestError(f"'{name[:64]}' has more numbers than an item has counts.")
+        if is_grid(name):
+            _check_grid(name, tensor, stage)
+            continue
         if name in features or tensor.is_floating_point() or not 0 < tensor.numel() <= _FEW:
             continue
         if name.endswith("mask"):
             continue
         values = [int(value) for value in tensor.reshape(-1).tolist()]
-        if is_grid(name):
-            _check_grid(name, values, stage)
+        if name in stage.context.family.tables:
+            _check_table(name, values, stage)
         elif "size" in name or "grid" in name:
             _check_sizes(values, tensor.shape[-1] if tensor.ndim else 1, stage)
         elif "token" in name or "len" in name:
@@ -114,19 +117,34 @@ def check_item(
         raise MediaTooLargeError(f"An item has at most {MAX_PIECES} tiles or crops.")
 
 
-def _check_grid(name: str, values: list[int], stage: Stage) -> None:
+def _check_grid(name: str, grid: torch.Tensor, stage: Stage) -> None:
     merge = merge_of(stage.part) or 1
-    if any(value < 1 for value in values) or any(value % merge for value in values[-2:]):
+    if not grid.numel():
+        return
+    if bool((grid < 1).any()) or bool((grid[:, -2:] % merge).any()):
         raise InvalidRequestError(
             f"'{name[:64]}' holds patches along each axis: at least 1, along height and width in "
             f"multiples of {merge}."
         )
-    patches = math.prod(values)
+    patches = sum(math.prod(row) for row in grid.tolist())
     limit = stage.limits.max_item_tokens
     if patches // merge**2 > 2 * limit:
         raise PromptTooLongError(
             f"The item becomes {patches // merge**2} tokens; at most {limit} are taken."
         )
+
+
+def _check_table(name: str, values: list[int], stage: Stage) -> None:
+    """Refuse grids of which a processor makes more tokens than an item may have.
+
+    Four columns are two grids, (height, width) each.
+    """
+    grids = [values[:2], values[2:]] if len(values) == 4 else [values]
+    if any(value < 1 for value in values):
+        raise InvalidRequestError(f"'{name[:64]}' holds patches along each axis: at least 1.")
+    limit = stage.limits.max_item_tokens
+    if any(math.prod(grid) > limit for grid in grids):
+        raise PromptTooLongError(f"The item becomes more than the {limit} tokens that are taken.")
 
 
 def _check_sizes(values: list[int], num_axes: int, stage: Stage) -> None:

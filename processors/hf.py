@@ -234,15 +234,27 @@ class Clip:
 
     def metadata(self) -> VideoMetadata:
         """Return transformers' description; a new one each time, since processors write to it."""
-        return VideoMetadata(
-            total_num_frames=self.num_frames,
-            fps=self.fps,
-            width=int(self.frames.shape[-1]),
-            height=int(self.frames.shape[-2]),
-            duration=self.duration_s,
-            video_backend="pyav",
-            frames_indices=list(self.frame_indices),
-        )
+        size = (int(self.frames.shape[-1]), int(self.frames.shape[-2]))
+        return describe_video(self.frame_indices, self.num_frames, self.fps, self.duration_s, size)
+
+
+def describe_video(
+    frame_indices: Sequence[int],
+    num_frames: int,
+    fps: float,
+    duration_s: float,
+    size: tuple[int | None, int | None] = (None, None),
+) -> VideoMetadata:
+    """Return transformers' description of a video; `size` is (width, height)."""
+    return VideoMetadata(
+        total_num_frames=num_frames,
+        fps=fps,
+        width=size[0],
+        height=size[1],
+        duration=duration_s,
+        video_backend="pyav",
+        frames_indices=list(frame_indices),
+    )
 
 
 Merged: TypeAlias = Mapping[str, Any]

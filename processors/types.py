@@ -325,6 +325,8 @@ class TensorSlice(Message):
     start: int
     stop: int
     """Half-open along `dim`."""
+    minus: int = 0
+    """Taken off values that are not negative: row numbers that count on over items."""
 
 
 @dataclass(frozen=True, slots=True)

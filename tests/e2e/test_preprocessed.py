@@ -1,5 +1,6 @@
 """Entries that a caller has preprocessed, over HTTP."""
 
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,13 +9,14 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from transformers.video_utils import VideoMetadata
 
 from processors.types import Modality
 from tests.helpers.model_zoo import FAMILIES
 from tests.helpers.service import Service, b64, inline_tensors, problem_of, running
 
 MEDIA = Path(__file__).parents[1] / "resources" / "media"
-MODELS = ("qwen2_5_vl", "gemma4", "qwen3_vl", "whisper", "qwen2_audio", "internvl")
+MODELS = ("qwen2_5_vl", "gemma4", "qwen3_vl", "whisper", "qwen2_audio", "internvl", "kimi_k25")
 QWEN = "qwen2_5_vl"
 Tensors = dict[str, torch.Tensor]
 
@@ -317,6 +319,43 @@ def test_offsets_tell_what_grids_do_not(service: Service) -> None:
     # Without them a plain run of rows stands there, as the seed's id builder has it.
     plain = answered(service, **body, videos=[entry(tensors)])
     assert len(plain["items"][0]["offsets"]) == 1
+
+
+@pytest.mark.parametrize("model", ["qwen3_vl", "kimi_k25"])
+def test_times_of_frames_are_written(service: Service, model: str) -> None:
+    """A video's text follows from its frame rate and the places of its frames; its hash from none.
+
+    The file has 25 frames, 10 a second; both models take frames at a rate of their own.
+    """
+    placeholder = mark(model, Modality.VIDEO)
+    body = {"model": model, "prompt": f"See {placeholder} now."}
+    raw = answered(service, **body, videos=[media("odd_25_frames.mp4")])
+    tensors = inline_tensors(raw["items"][0])
+    source = raw["items"][0]["source"]
+    taken = chosen_frames(model, source["num_frames"], source["fps"])
+    times = {"fps": torch.tensor([source["fps"]]), "frames_indices": torch.tensor([taken])}
+    given = answered(service, **body, videos=[entry({**tensors, **times})])
+    assert given["input_ids"] == raw["input_ids"]
+    assert given["items"][0]["offsets"] == raw["items"][0]["offsets"]
+    assert given["items"][0]["tensors"].keys() == raw["items"][0]["tensors"].keys()
+    assert given["warnings"] == []
+    plain = answered(service, **body, videos=[entry(tensors)])
+    assert [w["code"] for w in plain["warnings"]] == ["framing_unknown"]
+    assert plain["items"][0]["num_tokens"] == raw["items"][0]["num_tokens"]
+    assert plain["items"][0]["hash"] == given["items"][0]["hash"]
+
+
+def chosen_frames(model: str, num_frames: int, fps: float) -> list[int]:
+    """The frames that the family's own rule takes."""
+    processor = FAMILIES[model].build()[0].video_processor
+    metadata = VideoMetadata(
+        total_num_frames=num_frames, fps=fps, duration=num_frames / fps, video_backend="pyav"
+    )
+    arguments = {"fps": processor.fps, "num_frames": None}
+    arguments |= {"temporal_patch_size": processor.temporal_patch_size}
+    accepted = inspect.signature(processor.sample_frames).parameters
+    known = {k: v for k, v in arguments.items() if k in accepted}
+    return [int(index) for index in processor.sample_frames(metadata, **known)]
 
 
 def test_a_callers_hash_is_told_and_opens_nothing(service: Service) -> None:

@@ -11,7 +11,10 @@ from processors.engine import Engine
 from processors.errors import MmprepError
 from processors.types import DecodeLimits, GivenEntry, GivenTensor, ModelSpec
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.filterwarnings("ignore:__array.*:DeprecationWarning"),
+]
 ROUNDS = 1500
 MAX_NUMEL = 1 << 20
 DTYPES = (
@@ -44,8 +47,12 @@ def as_given(tensor: torch.Tensor) -> GivenTensor:
 
 
 @pytest.mark.parametrize(
-    "family", ["qwen2_5_vl", "gemma4", "internvl", "idefics3", "llava_next", "molmo2", "mllama"]
-)
+    "family",
+    [
+        "qwen2_5_vl", "qwen3_vl", "kimi_k25", "gemma4", "internvl", "idefics3", "llava_next",
+        "molmo2", "mllama",
+    ],
+)  # fmt: skip
 def test_given_tensors_at_random(model_dir: Callable[[str], Path], family: str):
     """Nothing but the service's own errors; what is planned has the shapes of its slices."""
     engine = Engine(ModelSpec("m", str(model_dir(family))), DecodeLimits())
@@ -57,6 +64,7 @@ def test_given_tensors_at_random(model_dir: Callable[[str], Path], family: str):
         names = ["num_tokens", "num_patches", "image_grid_thw", "image_sizes", "video_grid_thw"]
         names += [*engine.info.features[modality], "input_features_mask", "rows", "cols"]
         names += ["second_per_grid_ts", "aspect_ratio_ids", "image_attention_mask"]
+        names += ["fps", "frames_indices", "num_chunks_per_video", "video_grids", "image_grids"]
         chosen = chance.sample(names, chance.randint(1, 4))
         tensors = {name: tensor_at_random(chance, name) for name in chosen}
         kind = chance.choice(("processor_output", "precomputed_embedding"))
