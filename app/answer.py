@@ -72,6 +72,8 @@ class Answer:
     wants_positions: bool = False
     prompt_text: str | None = None
     timings_ms: dict[str, float] = field(default_factory=dict)
+    batches: list[int] = field(default_factory=list)
+    """Of each item computed: how many shared its call."""
     on_close: Callable[[bool], None] = lambda complete: None
 
     def close(self, complete: bool) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 STAGE_BUCKETS = (
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
 )  # fmt: skip
+BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
@@ -51,6 +52,10 @@ class Metrics:
         self.feature_bytes = Counter(
             "mmprep_feature_bytes", "Bytes of features answered, by where they lie",
             ("transport",), registry=registry,
+        )  # fmt: skip
+        self.batch_items = Histogram(
+            "mmprep_batch_items", "Items that shared a call of a processor, per item computed",
+            buckets=BATCH_BUCKETS, registry=registry,
         )  # fmt: skip
         self.transport_passed_over = Counter(
             "mmprep_transport_passed_over", "Transports asked for that could not be had",
@@ -90,6 +95,8 @@ class Metrics:
             if item.stored is not None:
                 kind = "safetensors" if answer.inline else (item.location or {}).get("kind", "none")
                 self._feature_bytes(kind).inc(item.stored.region.nbytes)
+        for size in answer.batches:
+            self.batch_items.observe(size)
         for name, _ in answer.passed_over:
             self.transport_passed_over.labels(name).inc()
 

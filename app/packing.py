@@ -66,7 +66,8 @@ class Packer:
             placed: Where the features are on a device; unpinned by whoever placed them.
         """
         had = [o if isinstance(o, Had) else None for o in outcomes]
-        for report in (h.report for h in had if h is not None and h.report is not None):
+        reports = [h.report for h in had if h is not None and h.report is not None]
+        for report in reports:
             call.timings.add("decode", report.decode_ms)
             call.timings.add("process", report.process_ms)
         statuses = [
@@ -81,6 +82,7 @@ class Packer:
         ]
         stored = [None if h is None else h.stored for h in had]
         answer = self._answer(call, planned, expanded, statuses, stored)
+        answer.batches = [report.batch for report in reports]
         self._hold(call, answer, stored, permit.release, placed)
         return answer
 

@@ -30,6 +30,16 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Ran:
+    """How one item was executed."""
+
+    kernel: str
+    """Which implementation ran."""
+    batch: int = 1
+    """Items that ran in the same call."""
+
+
+@dataclass(frozen=True)
 class Shape:
     """The part of a plan that follows from size and keyword arguments alone."""
 

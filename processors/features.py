@@ -97,6 +97,20 @@ def describe_tensors(
     return tuple(specs)
 
 
+def split_evenly(tensor: torch.Tensor, layout: FieldLayout, count: int) -> list[torch.Tensor]:
+    """Return the parts of a joint call's tensor that belong to each of `count` equal items.
+
+    Raises:
+        PlanMismatchError: If it is not made of so many parts.
+    """
+    if layout.kind == "shared":
+        return [tensor] * count
+    dim = layout.dim if layout.kind == "flat" else 0
+    if tensor.dim() <= dim or tensor.shape[dim] % count or not tensor.shape[dim]:
+        raise PlanMismatchError(f"A joint call of {count} items gave shape {tuple(tensor.shape)}.")
+    return list(tensor.tensor_split(count, dim))
+
+
 def names_that_differ(one: Tensors, other: Tensors) -> frozenset[str]:
     """Return the names whose values are not the same in both."""
     return frozenset(

@@ -47,6 +47,8 @@ class ImageStage(Stage):
         self.learn(pair)
         if context.spec.image_backend == "torchvision":
             self.find_kernel()
+            if self._whole_call is None:
+                self.find_batcher(pair[0])
 
     def plan(self, item: ItemInput) -> ItemPlan:
         """Plan an image from its header.
@@ -114,14 +116,16 @@ class ImageStage(Stage):
         decoded = time.perf_counter()
         merged = self.merged(self.effective(item))
         try:
-            kernel = self.execute(self._as_media(pixels), merged, plan, outputs)
+            ran = self.execute(self._as_media(pixels), merged, plan, outputs)
         except PlanMismatchError as exc:
             if pixels.shape[-1] == 3:
                 raise
             message = "The model's processor takes no alpha channel; do not ask to keep it."
             raise InvalidRequestError(message, "options") from exc
         done = time.perf_counter()
-        return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3, kernel=kernel)
+        return ProcessReport(
+            (decoded - start) * 1e3, (done - decoded) * 1e3, kernel=ran.kernel, batch=ran.batch
+        )
 
     def call(self, processor: hf.HfObject, media: Sequence[Any], merged: hf.Merged) -> hf.Processed:
         """See `Stage.call`; media are tensors (3, H, W) or PIL images."""

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import torch
 
 from processors import hf
-from processors.context import Maker, Outcome, Shape, StageContext
+from processors.batching import MicroBatcher
+from processors.context import Maker, Outcome, Ran, Shape, StageContext
 from processors.errors import (
     FramesMissing,
     InvalidRequestError,
@@ -32,6 +33,7 @@ from processors.features import (
     encoding_of,
     find_joins,
     names_that_differ,
+    split_evenly,
     without_compact,
     write_tensors,
 )
@@ -66,6 +68,7 @@ class Stage(ABC):
         self.joins = Joins()
         self.plans_on_meta = False
         self._kernel: Kernel | None = None
+        self.batcher: MicroBatcher[Any, Outcome] | None = None
         self._unknown: frozenset[str] = frozenset()
         self.feature_names: tuple[str, ...] = ()
         self.warnings: tuple[str, ...] = ()
@@ -135,8 +138,8 @@ class Stage(ABC):
         merged: hf.Merged,
         plan: ItemPlan,
         outputs: Mapping[str, torch.Tensor],
-    ) -> str:
-        """Run one decoded item and write its tensors; return which implementation ran.
+    ) -> Ran:
+        """Run one decoded item and write its tensors; return how it was run.
 
         Raises:
             PlanMismatchError: If the result is not what was planned.
@@ -146,16 +149,76 @@ class Stage(ABC):
         with torch.inference_mode():
             encoding = encoding_of(plan.tensors, outputs)
             if self._execute_fast(media, merged, plan, outputs, encoding):
-                return "fast"
+                return Ran("fast")
             if encoding != "plain":
                 raise self.replanned(
                     without_compact(plan),
                     ("encoding_unavailable", "The medium's pixels are none that codes stand for."),
                 )
-            outcome = self.run_real(media, merged)
+            outcome, batch = self._run_among_others(media, merged)
             self.check_executed(outcome, plan)
             write_tensors(outcome.tensors, plan.tensors, outputs)
-        return "plain"
+        return Ran("plain", batch)
+
+    def _run_among_others(self, media: Any, merged: hf.Merged) -> tuple[Outcome, int]:  # noqa: ANN401
+        """Run one decoded item, with others of its size where that was proven to be the same."""
+        if self.batcher is None or merged != self.merged(self.server_kwargs):
+            return self.run_real(media, merged), 1
+        return self.batcher.submit(tuple(media.shape), media)
+
+    def find_batcher(self, make: Maker) -> None:
+        """Let equal-sized items share calls, if the spec allows it and nothing changes by it.
+
+        Two equal items in one call must give what each gives alone, bit for bit.
+
+        Args:
+            make: Makes an item, without data or of noise.
+        """
+        spec, family = self.context.spec, self.context.family
+        is_plain = self._kernel is None and family.prefix is None and not family.runs
+        if spec.max_batch == 1 or not is_plain or self.depends_on_data():
+            return
+        item = make("noise").to(spec.device)
+        other = item.flip(-1)
+        try:
+            with torch.inference_mode():
+                apart = [
+                    self.run_real(each, self.merged(self.server_kwargs)) for each in (item, other)
+                ]
+                together = self.run_batch([item, other])
+        except (PlanMismatchError, *hf.HF_ERRORS):
+            return
+        if all(map(_are_equal, apart, together)):
+            self.batcher = MicroBatcher(
+                self.run_batch, max_items=spec.max_batch, wait_s=spec.batch_wait_s
+            )
+
+    def run_batch(self, media: Sequence[Any]) -> list[Outcome]:
+        """Run equal-sized items in one call and tell them apart again.
+
+        Raises:
+            PlanMismatchError: If the processor fails, or gives other tensors than so many items'.
+        """
+        call: Run = self.context.family.runs.get(self.modality, self.call)
+        with torch.inference_mode():
+            try:
+                features, texts = call(self.model.processor, media, self.merged(self.server_kwargs))
+                joint = self.finish(dict(features), list(texts))
+            except hf.HF_ERRORS as exc:
+                message = f"The processor failed on {len(media)} items of one size."
+                raise PlanMismatchError(message) from exc
+            parts = {
+                name: split_evenly(tensor, self.joins.layout(name), len(media))
+                for name, tensor in joint.tensors.items()
+            }
+        return [
+            Outcome(
+                {name: split[place] for name, split in parts.items()},
+                texts[place] if texts else None,
+                {},
+            )
+            for place in range(len(media))
+        ]
 
     def find_kernel(self) -> None:
         """Look for an exact fast kernel, if the spec allows one."""
@@ -410,3 +473,12 @@ class Stage(ABC):
                 f"The item's features take {nbytes} bytes; at most "
                 f"{self.limits.max_feature_bytes} are taken."
             )
+
+
+def _are_equal(one: Outcome, other: Outcome) -> bool:
+    """Return whether two outcomes are the same, bit for bit."""
+    return (
+        one.replacement == other.replacement
+        and one.tensors.keys() == other.tensors.keys()
+        and all(torch.equal(value, other.tensors[name]) for name, value in one.tensors.items())
+    )

@@ -275,6 +275,10 @@ class ModelSpec:
     """Frames a second where the processor has no sampling rule of its own."""
     allow_fast: bool = True
     """Whether exact fast kernels may stand in for the plain processor; never changes results."""
+    max_batch: int = 1
+    """Images of equal size that one call may take; never changes results."""
+    batch_wait_s: float = 0.002
+    """How long an image waits for others of its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +353,8 @@ class ProcessReport(Message):
     warnings: tuple[tuple[str, str], ...] = ()
     kernel: str = "plain"
     """Which implementation ran; for metrics only."""
+    batch: int = 1
+    """Items that ran in the same call; for metrics only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ class VideoStage(Stage):
     ) -> str:
         num_samples = plan.state.get("num_audio_samples")
         if num_samples is None:
-            return self.execute(clip, merged, plan, outputs)
+            return self.execute(clip, merged, plan, outputs).kernel
         # Only the number of samples enters the text; the waveform is the audio item's.
         silence = np.zeros(num_samples, np.float32)
         outcome = self._run_with_audio(self.model.processor, clip, silence, merged)
