@@ -46,6 +46,7 @@ image: install  ## the image's own commands in a clean folder, as another user
 
 bench: install  ## every speed goal as a ratio, in one run
 	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.report
 
 models: install  ## docs/models.md, from the installed transformers
 	$(BIN)/python -m tests.helpers.model_zoo build/zoo

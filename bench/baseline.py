@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import orjson
 import safetensors.torch
 import torch
 from PIL import Image
 from transformers import AutoProcessor
+from transformers.video_utils import read_video_pyav
 
 from bench.bodies import Kitchen
 from bench.orders import serve_orders
@@ -30,12 +32,31 @@ def load_processor(directory: str) -> Any:
     return AutoProcessor.from_pretrained(directory)
 
 
+def open_image(text: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB")
+
+
+def open_video(video: dict[str, Any]) -> tuple[np.ndarray, Any]:
+    """Return evenly spread frames (T, H, W, 3) and what the processor wants to know of them."""
+    count = video["options"]["num_frames"]
+
+    def evenly(metadata: Any, **_: Any) -> np.ndarray:
+        return np.linspace(0, metadata.total_num_frames - 1, count, dtype=int)
+
+    return read_video_pyav(io.BytesIO(base64.b64decode(video["data"])), evenly)
+
+
 def call(processor: Any, request: dict[str, Any]) -> bytes:
     """Answer one parsed request body as a safetensors document."""
-    images = [
-        Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB") for text in request["images"]
-    ]
-    result = processor(text=[request["prompt"]], images=images, return_tensors="pt")
+    media: dict[str, Any] = {}
+    if images := request.get("images"):
+        media["images"] = [open_image(text) for text in images]
+    if videos := request.get("videos"):
+        clips = [open_video(video) for video in videos]
+        media["videos"] = [frames for frames, _ in clips]
+        media["video_metadata"] = [metadata for _, metadata in clips]
+        media["do_sample_frames"] = False
+    result = processor(text=[request["prompt"]], return_tensors="pt", **media)
     tensors = {name: value.contiguous() for name, value in result.items()}
     return safetensors.torch.save(tensors)
 

@@ -4,8 +4,6 @@
 `{"family": name, "recipe": .., "requests": n}`, its answer that of `bench.baseline`.
 """
 
-import base64
-import io
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -14,9 +12,8 @@ from typing import Any
 import orjson
 import safetensors.torch
 import torch
-from PIL import Image
 
-from bench.baseline import load_processor, timed
+from bench.baseline import load_processor, open_image, timed
 from bench.bodies import Kitchen
 from bench.orders import serve_orders
 from tests.helpers.model_zoo import FAMILIES, Sample
@@ -24,9 +21,7 @@ from tests.helpers.model_zoo import FAMILIES, Sample
 
 def call(family: str, processor: Any, request: dict[str, Any]) -> bytes:
     """Answer one parsed request body as a safetensors document."""
-    images = [
-        Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB") for text in request["images"]
-    ]
+    images = [open_image(text) for text in request["images"]]
     result = FAMILIES[family].run(processor, Sample(request.get("prompt", ""), images))
     return safetensors.torch.save(dict(tensors_of(result)))
 

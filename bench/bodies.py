@@ -1,7 +1,8 @@
 """Request bodies, made before the clock runs; the service and the baselines get the same ones.
 
 A recipe is `{"fields": {...}, "media": {"images": [SOURCE, ...]}}`. A source is one of
-    {"file": path, "distinct": bool}    base64 of a file; distinct: another file at each use
+    {"file": path, "distinct": bool, "options"?: {..}}
+                                        base64 of a file; distinct: another file at each use
     {"url": "http://.../x.jpg?{n}"}     `{n}` becomes another number at each use
     {"value": ...}                      what goes into the request as it is
 """
@@ -45,4 +46,5 @@ class Kitchen:
         data = self._files.setdefault(path, Path(path).read_bytes())
         if source["distinct"]:
             data = next(self._distinct.setdefault(path, distinct(data)))
-        return pybase64.b64encode(data).decode()
+        text = pybase64.b64encode(data).decode()
+        return {"data": text, "options": source["options"]} if "options" in source else text

@@ -23,8 +23,11 @@ def make_jpeg(width: int, height: int, seed: int) -> bytes:
     return stream.getvalue()
 
 
-def distinct(jpeg: bytes) -> Iterator[bytes]:
-    """The same picture for ever, with a comment that makes every file another one to a cache."""
+def distinct(data: bytes) -> Iterator[bytes]:
+    """The same JPEG or MP4 for ever, with a comment that makes every file another to a cache."""
     for number in itertools.count():
-        text = struct.pack(">Q", number)
-        yield jpeg[:2] + b"\xff\xfe" + struct.pack(">H", len(text) + 2) + text + jpeg[2:]
+        if data[4:8] == b"ftyp":
+            yield data + struct.pack(">I4sQ", 16, b"free", number)
+        else:
+            comment = b"\xff\xfe" + struct.pack(">HQ", 10, number)
+            yield data[:2] + comment + data[2:]

@@ -20,8 +20,11 @@ GOALS = {
     "G3": Goal("An item seen before", ("repeat",)),
     "G4": Goal("Plans without features", ("plans",)),
     "G5": Goal("A stored feature handed over", ("handover",)),
+    "G6": Goal("The compact encoding", ("compact",)),
     "G7": Goal("Long prompts", ("prompt",)),
     "G8": Goal("The event loop under load", ("responsive",), is_alone=True),
     "G9": Goal("Memory", ("memory",), is_alone=True),
+    "G10": Goal("Video", ("video",)),
+    "G11": Goal("Short sounds", ("audio",)),
     "G12": Goal("Growth, and bytes copied", ("growth", "copies")),
 }

@@ -77,7 +77,7 @@ def compare(stand: Stand, load: Side, hf: Side, name: str, jpeg: Path) -> Spread
     """Both sides take turns; the first round warms up."""
     request = request_of(name, jpeg)
     times: dict[str, list[list[float]]] = {"hf": [], "shm": []}
-    for turn in range(stand.rounds(3) + 1):
+    for turn in range(stand.rounds(2) + 1):
         plain = hf.run(family=name, recipe=request, requests=3)
         ours = require_good(load.run(**post_order(request, 3)))
         if turn:

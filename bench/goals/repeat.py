@@ -1,5 +1,8 @@
 """G3: an item seen before, with everything that a hit is asked for: its bytes are sent again."""
 
+import time
+
+from bench.connection import Connection, get
 from bench.results import Found, Row, at_least, at_most
 from bench.stand import Stand, image_recipe, post_order, require_good
 from bench.stats import ratio_of, spread
@@ -46,7 +49,20 @@ def measure(stand: Stand) -> Found:
     ]
     found.series["ms"] = all_ms
     _binary(stand, found, name)
+    found.rows.append(_smallest_exchange(stand))
     return found
+
+
+def _smallest_exchange(stand: Stand) -> Row:
+    """What the server takes for the least that can be asked, beside which a hit is to be seen."""
+    connection = Connection(stand.service.base_url)
+    times = []
+    for _ in range(stand.count(200)):
+        start = time.perf_counter()
+        connection.exchange(get("/livez"))
+        times.append(1e3 * (time.perf_counter() - start))
+    connection.close()
+    return Row("GET /livez, one client: the floor of any answer", spread(times), "ms")
 
 
 def _binary(stand: Stand, found: Found, name: str) -> None:

@@ -37,6 +37,8 @@ def compare(stand: Stand, size: tuple[int, int], clients: int) -> Row:
         if turn:
             rates["pool"].append(few / pool["wall"])
             rates["shm"].append(few / ours["wall"])
+    floor = stand.floor.run(file=str(stand.jpeg(*size)), requests=stand.count(16))["seconds"]
+    rates["floor on all cores"] = [stand.cores / spread(floor).median]
     value = ratio_of([[r] for r in rates["shm"]], [[r] for r in rates["pool"]])
     return Row(
         f"{size[0]}x{size[1]}, {clients} clients, shared memory",
