@@ -74,7 +74,9 @@ def line(axes: Axes, side: str, x: list[float], y: list[float]) -> None:
 def scale(axis: Axis, at: list[float] | None = None) -> None:
     """Show a logarithmic axis in plain numbers: at these places, or at 1, 2, 5, 10, ..."""
     axis.set_major_locator(FixedLocator(at) if at else LogLocator(10, (1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:.2g}" if value < 10 else f"{value:g}")
+    )
     axis.set_minor_locator(NullLocator())
 
 
@@ -86,7 +88,7 @@ def draw_clients(axes: Axes, data: Mapping[str, Any]) -> None:
     axes.set(xscale="log", yscale="log", xlabel="clients", ylabel="requests a second")
     scale(axes.xaxis, x)
     scale(axes.yaxis)
-    axes.legend()
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
 def draw_cdf(axes: Axes, data: Mapping[str, Any]) -> None:
@@ -112,7 +114,7 @@ def draw_stages(axes: Axes, data: Mapping[str, Any]) -> None:
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set(xlabel="milliseconds, medians as the service tells them; stages may overlap")
     axes.invert_yaxis()
-    axes.legend(ncols=len(STAGES), loc="lower center", bbox_to_anchor=(0.5, 1.0), columnspacing=1)
+    axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
 def draw_size(axes: Axes, data: Mapping[str, Any]) -> None:
