@@ -321,6 +321,9 @@ class WorkerPool:
 
         def take(outcome: Outcome) -> None:
             self._take_off(lane)
+            if isinstance(outcome, JobFailure) and outcome.out_of_memory:
+                # Its heap may stay as large as it got: the next job would be blamed for that.
+                self._retire(worker)
             self._settle(ticket, outcome, was_alone=worker.num_running == 0)
             self._recycle_if_due(worker)
             self._dispatch()
@@ -489,6 +492,8 @@ class WorkerPool:
         while True:
             await asyncio.sleep(WATCH_S)
             for worker in list(self._workers):
+                if worker.is_retiring:
+                    continue  # what is left of its jobs has the hard limit still
                 grown = worker.private_bytes() - worker.baseline_bytes
                 if grown > self.size.memory_bytes:
                     worker.kill("memory")
@@ -505,8 +510,13 @@ class WorkerPool:
             and worker.private_bytes() - worker.baseline_bytes > self.size.recycle_bytes
         )
         if is_old or is_fat:
-            worker.is_retiring = True
-            worker.stop_sending()
+            self._retire(worker)
+
+    @staticmethod
+    def _retire(worker: WorkerProcess) -> None:
+        """Give a worker no more jobs; it ends when those it has are done."""
+        worker.is_retiring = True
+        worker.stop_sending()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -68,7 +68,10 @@ class PreprocessResponse(Response):
         with house.admission.enter():
             body, uploads = await self._read()
             try:
-                call = await self._open(body, received, timings)
+                parsed = await self._parse(body)
+                # What it holds stands in the request now: a large body is not kept twice.
+                del body
+                call = self._open(parsed, received, timings)
                 try:
                     async with asyncio.timeout_at(call.deadline):
                         response = await _unless_gone(
@@ -100,13 +103,14 @@ class PreprocessResponse(Response):
         )
         return body.request, Uploads(body.parts)
 
-    async def _open(self, body: bytes, received: float, timings: Timings) -> Call:
-        house = self._house
+    async def _parse(self, body: bytes) -> PreprocessRequest:
         if _is_quick(body):
-            parsed = parse(PreprocessRequest, body)
-        else:
-            loop = asyncio.get_running_loop()
-            parsed = await loop.run_in_executor(house.executor, parse, PreprocessRequest, body)
+            return parse(PreprocessRequest, body)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._house.executor, parse, PreprocessRequest, body)
+
+    def _open(self, parsed: PreprocessRequest, received: float, timings: Timings) -> Call:
+        house = self._house
         state = self._request.state
         if parsed.request_id is not None:
             state.request_id = parsed.request_id

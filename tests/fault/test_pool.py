@@ -151,6 +151,17 @@ async def test_a_jobs_own_end_is_its_own_fault(
         assert document.endswith(b"\x03" * 8)
 
 
+async def test_what_a_job_leaves_behind_is_no_fault_of_the_next(arena: Arena) -> None:
+    """A worker that has run out of memory takes no more jobs, however large it stays."""
+    async with pool_of(spares=1, memory_bytes=256 << 20) as pool:
+        for index in range(3):
+            with pytest.raises(MediaTooLargeError):
+                await execute(pool, arena, do="keep")
+            # Long enough for the pool to look at its workers' memory.
+            _, _, document = await execute(pool, arena, index=index, do="nap")
+            assert document.endswith(bytes([index]) * 8)
+
+
 async def test_a_job_beyond_its_time_is_killed(arena: Arena) -> None:
     """A decoder that hangs costs its own item only."""
     limits = DecodeLimits(max_decode_s=0.3)

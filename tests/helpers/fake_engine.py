@@ -97,6 +97,19 @@ def _eat() -> None:
         hoard.append(b"\x01" * (8 << 20))
 
 
+_hoard: list[bytes] = []
+
+
+def _keep() -> None:
+    """Run out of memory and stay large, as a heap may that is not given back."""
+    _hoard.append(b"\x01" * (320 << 20))
+    raise MemoryError
+
+
+def _nap() -> None:
+    time.sleep(1.0)
+
+
 def _fail() -> None:
     raise MediaDecodeError("cut", "place")
 
@@ -115,6 +128,8 @@ _ACTIONS = {
     "exit": lambda: os._exit(7),
     "hang": lambda: time.sleep(HANG_S),
     "eat": _eat,
+    "keep": _keep,
+    "nap": _nap,
     "fail": _fail,
     "bug": _bug,
     "flood": _flood,
