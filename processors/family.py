@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from processors.types import FieldLayout, Modality
+from processors.types import FieldLayout, Modality, PromptEdit
 
 Features: TypeAlias = dict[str, Any]
 """What a sub-processor returned, by name: tensors and lists."""
@@ -43,6 +43,8 @@ class FamilySpec:
     """Takes the place of the protocol where the processor's own call passes more to it."""
     prefix: Prefix | None = None
     """What the processor's own call puts before an item's replacement, by the item's index."""
+    edits: Callable[[Any], tuple[PromptEdit, ...]] | None = None
+    """Returns what the processor's own call writes into a text prompt, from the processor."""
     cross_attention: bool = False
     """Whether the encoder's rows take no positions in the prompt."""
     allow_fast: bool = True

@@ -32,7 +32,7 @@ class Joins:
 
     def override(self, layouts: Mapping[str, FieldLayout]) -> Joins:
         """Return these joins with some layouts said otherwise."""
-        return Joins({**self.layouts, **layouts}, self.pads, self.singles)
+        return Joins({**self.layouts, **layouts}, self.pads, self.singles - layouts.keys())
 
 
 def find_joins(one: Tensors, other: Tensors, joint: Tensors | None) -> Joins:

@@ -55,6 +55,7 @@ def build_info(
         model_dtype=_model_dtype(model.config),
         positions=family.positions,
         position_config=family.position_config(model.config) if family.position_config else {},
+        prompt_edits=() if family.edits is None else family.edits(model.processor),
         stateful_prompt=family.prefix is not None,
         compact=tuple(modality for modality, stage in stages.items() if stage.has_compact),
         warnings=warnings,

@@ -19,6 +19,7 @@ from processors.errors import (
 )
 from processors.id_walk import Expansion, IdWalk, ItemIds, shift_placement
 from processors.placeholders import PlaceholderFinder
+from processors.prompt_edits import edit_prompt
 from processors.splicing import NotApartError, Splice, SplicedText, place_item
 from processors.tokenizing import Ids, TextTokenizer
 from processors.types import ItemPlacement, ItemPlan, Modality, ModelInfo, RenderedPrompt
@@ -49,6 +50,7 @@ class PromptEncoder:
         placeholder_ids = {p.token_id for p in specs.values() if p.token_id is not None}
         self._media_ids = frozenset(info.special_tokens.values()) | placeholder_ids
         self._bos = info.bos_token
+        self._edits = info.prompt_edits
         self._tokenizer = (
             None
             if info.tokenizer_json is None
@@ -129,7 +131,7 @@ class PromptEncoder:
         lenient: bool = False,
         max_tokens: int | None = None,
     ) -> ExpandedPrompt:
-        """Return a text prompt expanded.
+        """Return a text prompt expanded, with what the processor's own call writes into it.
 
         Args:
             prompt: Trusted pieces with a placeholder per item, and what callers typed.
@@ -150,7 +152,8 @@ class PromptEncoder:
         """
         tokenizer = self._require_tokenizer()
         items = self._waiting(plans, "prompt")
-        pieces = self._take_placeholders(prompt, items)
+        edited = edit_prompt(prompt, self._edits, self._finder.in_text)
+        pieces = self._take_placeholders(edited, items)
         warnings = items.check(lenient=lenient)
         media_ids = self._media_ids | _row_ids(plans)
 

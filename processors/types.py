@@ -219,6 +219,18 @@ class PlaceholderSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptEdit:
+    """Text that a processor's own call writes into every text prompt."""
+
+    place: Literal["start", "after_leading_media", "after_last_media", "end"]
+    text: str
+    unless: Literal["starts", "contains"] | None = None
+    """Where it is not written: the prompt starts with it, or holds it somewhere."""
+    needs_media: bool = False
+    """Whether it is written into prompts with media only."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What the API process knows of a served model; made by a worker at warm-up, sent once."""
 
@@ -249,6 +261,8 @@ class ModelInfo:
     """Name of the position scheme in `processors.positions`, or None."""
     position_config: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of that scheme: token ids, merge size, tokens per second."""
+    prompt_edits: tuple[PromptEdit, ...] = ()
+    """What the processor's own call writes into a text prompt; token ids are never edited."""
     stateful_prompt: bool = False
     """True where an item's replacement depends on its index (MiniCPM counts images)."""
     compact: tuple[Modality, ...] = ()

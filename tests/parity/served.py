@@ -24,7 +24,7 @@ from processors.types import (
     TensorSpec,
 )
 from tests.helpers.model_zoo import FAMILIES, Family
-from tests.parity.tolerances import FEATURES, OF_THE_PROMPT, ONLY_JOINT, REWRITTEN
+from tests.parity.tolerances import FEATURES, OF_THE_PROMPT, ONLY_JOINT
 
 Outputs = dict[str, torch.Tensor]
 
@@ -47,9 +47,6 @@ class Served:
 
     def ids(self, text: str, plans: Sequence[ItemPlan]) -> list[int]:
         """Return the expanded ids of a prompt."""
-        rewrite = REWRITTEN.get(self.family.name)
-        if rewrite is not None:
-            text = rewrite(self.processor.tokenizer, text)
         prompt = RenderedPrompt(((text, True),))
         return self.encoder.expand_text(prompt, plans).input_ids.tolist()
 

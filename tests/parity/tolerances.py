@@ -4,9 +4,7 @@ What is not named here is `torch.equal`. Padding needs no entry: a tensor whose 
 compared inside of what the joint call padded.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,6 @@ FEATURES: dict[tuple[str, str], Tolerance] = {
 """By family and tensor."""
 
 OTHER_IDS: dict[tuple[str, str], str] = {
-    ("mllama", "image"): "its call writes a BOS beside the tokenizer's own; ours has one",
     ("smolvlm", "video"): "the joint call tells every video the longest one's number of frames",
 }
 """Families and modalities whose ids are not those of the joint call."""
@@ -47,24 +44,3 @@ ONLY_JOINT: dict[tuple[str, str], str] = {
     ("phi4_multimodal", "audio_attention_mask"): "tells clips of different length apart",
 }
 """Outputs that an item alone does not have."""
-
-
-def _molmo2(tokenizer: Any, text: str) -> str:
-    return (tokenizer.bos_token or tokenizer.eos_token) + text
-
-
-def _paligemma(tokenizer: Any, text: str) -> str:
-    end = text.rfind("<image>") + len("<image>")
-    return f"{text[:end]}{tokenizer.bos_token}{text[end:]}\n"
-
-
-def _chameleon(tokenizer: Any, text: str) -> str:
-    return text + tokenizer.sep_token
-
-
-REWRITTEN: dict[str, Callable[[Any, str], str]] = {
-    "chameleon": _chameleon,
-    "molmo2": _molmo2,
-    "paligemma": _paligemma,
-}
-"""Families whose call writes into the prompt; a caller of ours writes it so from the start."""
