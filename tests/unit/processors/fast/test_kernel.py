@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from transformers import AutoProcessor
+from transformers import AutoProcessor, SamImageProcessor
 
 from processors.fast import AVAILABLE, expand, find_kernel, view_of
 from tests.helpers.zoo.media import noise_image, noise_video, video_metadata
@@ -254,3 +254,13 @@ def test_the_processor_itself_is_unchanged(processor):
     pixels = np.array(noise_image(64, 64))
     find_kernel(images).run(pixels, {}, room_for(plain(images, pixels)))
     assert before == vars(images)
+
+
+def test_padding_behind_the_arithmetic_is_not_looked_up():
+    """SAM pads with zeros after it normalises: only samples that are not square show it.
+
+    However long the plain processor takes, every sample is part of the proof.
+    """
+    kernel = find_kernel(SamImageProcessor())
+    assert kernel is not None
+    assert not kernel.features
