@@ -33,6 +33,7 @@ from processors.types import (
     Modality,
     PadSpec,
     ProcessReport,
+    StageTraits,
 )
 
 _LEARN_SECONDS = (1.0, 2.5)
@@ -128,6 +129,11 @@ class AudioStage(Stage):
                 f"The sound lasts {seconds:.1f} s; at most {self.limits.max_audio_s:g} s are taken."
             )
         return max(round(seconds * self.sample_rate_hz), 1)
+
+    @property
+    def traits(self) -> StageTraits:
+        """See `Stage.traits`."""
+        return replace(super().traits, has_kernel=self._kernel_name == "fast")
 
     def _find_mel(self) -> None:
         """Plan and process with an extractor that skips silence, where it is proven and allowed."""

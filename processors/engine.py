@@ -35,6 +35,7 @@ from processors.types import (
     ModelSpec,
     ProcessReport,
     RenderedPrompt,
+    StageTraits,
 )
 from processors.video_stage import VideoStage
 
@@ -59,6 +60,11 @@ class Engine:
             context, self._stages, special_tokens, warnings, time.perf_counter() - started
         )
         self._renderer = ChatRenderer(self._model, self.info)
+
+    @property
+    def traits(self) -> dict[Modality, StageTraits]:
+        """How each modality is planned and processed."""
+        return {modality: stage.traits for modality, stage in self._stages.items()}
 
     def plan(self, item: ItemInput) -> ItemPlan:
         """Plan an item from its header, with its keyword arguments checked and bounded first.

@@ -46,6 +46,7 @@ from processors.types import (
     Modality,
     ProcessReport,
     ReplacementPart,
+    StageTraits,
     TensorSpec,
 )
 
@@ -465,6 +466,14 @@ class Stage(ABC):
         return (
             self._kernel is not None and bool(self._kernel.features) and not self.depends_on_data()
         )
+
+    @property
+    def traits(self) -> StageTraits:
+        """How items are planned, and what stands in for the plain processor."""
+        plans_by = "meta" if self.plans_on_meta else "zeros"
+        if self.modality in self.context.family.runs:
+            plans_by = f"function on {plans_by}"
+        return StageTraits(plans_by, self._kernel is not None, self.has_compact)
 
     def _check_size(self, specs: tuple[TensorSpec, ...]) -> None:
         nbytes = sum(spec.nbytes for spec in specs)

@@ -273,6 +273,16 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTraits:
+    """How a model's items of one modality are planned and processed; never changes results."""
+
+    plans_by: str
+    """`meta` tensors, `zeros`, or a `function` of the family's on either."""
+    has_kernel: bool
+    has_compact: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model to serve, as the operator names it."""
 

@@ -21,7 +21,6 @@ import torch
 from processors import hf
 from processors.engine import Engine
 from processors.errors import MmprepError
-from processors.fast import find_kernel, find_mel
 from processors.survey.defaults import build_from_defaults, processor_names
 from processors.survey.parity import LIMITS, Subject
 from processors.survey.table import Row, render
@@ -41,16 +40,12 @@ def survey(name: str, directory: Path, origin: str) -> Row:
         return Row(name, _class_name(directory), f"not loaded: {_first_line(exc)}")
     row.info = engine.info
     subject = Subject(engine, model)
-    for modality, part in model.sub_processors.items():
-        if modality in engine.info.modalities:
+    row.traits = engine.traits
+    for modality in model.sub_processors:
+        if modality in row.traits:
             row.parity[modality] = _verdict(subject, modality)
         else:
             row.parity[modality] = "not served"
-        if modality is Modality.AUDIO:
-            row.fast += () if find_mel(part) is None else (modality.value,)
-        elif (kernel := find_kernel(part)) is not None:
-            row.fast += (modality.value,)
-            row.compact += (modality.value,) if kernel.features else ()
     return row
 
 

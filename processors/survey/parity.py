@@ -28,7 +28,8 @@ from processors.types import (
 EXACT = "exact"
 LIMITS = DecodeLimits()
 IMAGE_SIZES = ((224, 168), (131, 300))
-CLIPS = ((8, 160, 112),)
+CLIPS = ((8, 160, 112), (8, 168, 112))
+"""Frames, width and height; the later ones for processors that refuse the first."""
 CLIP_FPS = 4
 AUDIO_SECONDS = (1.2, 2.5)
 _ARGUMENT = {Modality.IMAGE: "images", Modality.VIDEO: "videos", Modality.AUDIO: "audio"}
@@ -61,23 +62,28 @@ class Subject:
 
     def verdict(self, modality: Modality) -> str:
         """Return `exact`, or why features or ids are not Hugging Face's."""
-        try:
-            items = [self._run(modality, data, i) for i, data in enumerate(self._media(modality))]
-        except MmprepError as exc:
-            return f"not served: {exc.message}"
-        for item in items:
-            if problem := self._compare_features(modality, item):
-                return problem
-        return self._compare_ids(modality, items)
+        refused = None
+        for data, what in self._media(modality):
+            try:
+                items = [self._run(modality, medium, i) for i, medium in enumerate(data)]
+            except MmprepError as exc:
+                refused = refused or f"not served: {exc.message}"
+                continue
+            problem = next((p for i in items if (p := self._compare_features(modality, i))), None)
+            verdict = problem or self._compare_ids(modality, items)
+            return verdict if refused is None else f"{verdict} ({what}; others are refused)"
+        return str(refused)
 
-    def _media(self, modality: Modality) -> Iterator[bytes]:
+    def _media(self, modality: Modality) -> Iterator[tuple[list[bytes], str]]:
+        """Yield media to compare, with a name; later ones for processors that refuse the first."""
         if modality is Modality.IMAGE:
-            yield from (media.png(*size, seed=i) for i, size in enumerate(IMAGE_SIZES))
+            yield [media.png(*size, seed=i) for i, size in enumerate(IMAGE_SIZES)], "two images"
         elif modality is Modality.VIDEO:
-            yield from (media.mp4(*clip, CLIP_FPS, seed=i) for i, clip in enumerate(CLIPS))
+            for clip in CLIPS:
+                yield [media.mp4(*clip, CLIP_FPS, seed=0)], f"frames of {clip[1]} x {clip[2]}"
         else:
             rate = self._sample_rate_hz()
-            yield from (media.wav(s, rate, seed=i) for i, s in enumerate(AUDIO_SECONDS))
+            yield [media.wav(s, rate, seed=i) for i, s in enumerate(AUDIO_SECONDS)], "two clips"
 
     def _sample_rate_hz(self) -> int:
         part = self._model.sub_processors[Modality.AUDIO]

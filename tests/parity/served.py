@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from processors.engine import Engine
-from processors.prompt import PromptEncoder
+from processors.prompt import ExpandedPrompt, PromptEncoder
 from processors.types import (
     DecodeLimits,
     ItemInput,
@@ -45,10 +45,13 @@ class Served:
         self.engine.process(item, plan, outputs)
         return plan, outputs
 
+    def expand(self, text: str, plans: Sequence[ItemPlan]) -> ExpandedPrompt:
+        """Return a prompt expanded."""
+        return self.encoder.expand_text(RenderedPrompt(((text, True),)), plans)
+
     def ids(self, text: str, plans: Sequence[ItemPlan]) -> list[int]:
         """Return the expanded ids of a prompt."""
-        prompt = RenderedPrompt(((text, True),))
-        return self.encoder.expand_text(prompt, plans).input_ids.tolist()
+        return self.expand(text, plans).input_ids.tolist()
 
 
 @lru_cache(maxsize=2)

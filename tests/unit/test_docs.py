@@ -6,6 +6,7 @@ import json
 import pkgutil
 import re
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from app.schemas import PreprocessRequest
 from processors.errors import MediaDecodeError
 from processors.family import FamilySpec
 from tests.helpers.metric_names import defined_metrics
+from tests.helpers.model_zoo import available_families
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -129,6 +131,20 @@ def test_every_family_field_is_documented() -> None:
     """adding-a-model.md has a row for each field of a family's file."""
     rows = set(_rows("adding-a-model.md"))
     assert rows == {field.name for field in dataclasses.fields(FamilySpec)}
+
+
+def test_every_family_has_its_row() -> None:
+    """models.md is of the installed transformers, has each prepared family, and 45 are exact."""
+    text = (DOCS / "models.md").read_text()
+    assert f"on transformers {version('transformers')}." in text
+    served, refused = (
+        [[c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]] for line in part.splitlines()]
+        for part in text.split("## Not served")
+    )
+    prepared = {cells[0]: cells[3:6] for cells in served if cells[2:3] == ["prepared"]}
+    assert set(available_families()) <= prepared.keys() | {c[0] for c in refused if c}
+    verdicts = [[v for v in modalities if v] for modalities in prepared.values()]
+    assert sum(all(v.startswith("exact") for v in told) for told in verdicts if told) >= 45
 
 
 def test_every_dependency_is_documented() -> None:

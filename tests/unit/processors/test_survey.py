@@ -7,7 +7,7 @@ from processors.survey import media
 from processors.survey.__main__ import main, survey
 from processors.survey.defaults import build_from_defaults, processor_names
 from processors.survey.table import Row, render
-from processors.types import Modality
+from processors.types import Modality, StageTraits
 
 
 @pytest.mark.parametrize("family", ["gemma3", "llava_unigram", "clip"])
@@ -16,7 +16,9 @@ def test_prepared_models_are_exact(model_dir, family):
     row = survey(family, model_dir(family), "prepared")
     assert row.parity == {Modality.IMAGE: "exact"}
     assert row.is_exact
-    assert row.fast == row.compact == (("image",) if AVAILABLE else ())
+    # LLaVA's crop needs values.
+    plans_by = "zeros" if family == "llava_unigram" else "meta"
+    assert row.traits == {Modality.IMAGE: StageTraits(plans_by, AVAILABLE, AVAILABLE)}
 
 
 def test_defaults_build_what_transformers_has_defaults_for(tmp_path):
@@ -39,6 +41,17 @@ def test_table_escapes_placeholders():
     """A bar in a verdict does not end its cell."""
     line = render([Row("m", "P", "prepared", parity={Modality.IMAGE: "a|b"})]).splitlines()[-6]
     assert "a\\|b" in line
+
+
+def test_columns_tell_modalities_apart_where_they_differ():
+    """What holds of every modality is told once."""
+    traits = {
+        Modality.IMAGE: StageTraits("meta", has_kernel=True, has_compact=True),
+        Modality.AUDIO: StageTraits("zeros", has_kernel=True, has_compact=False),
+    }
+    row = Row("m", "P", "prepared", parity=dict.fromkeys(traits, "exact"), traits=traits)
+    line = next(line for line in render([row]).splitlines() if line.startswith("| m |"))
+    assert line.endswith("| image meta, audio zeros | yes | image yes, audio no |")
 
 
 def test_command_writes_the_file(model_dir, tmp_path):
