@@ -200,11 +200,7 @@ class VideoStage(Stage):
 
     def _decode(self, item: ItemInput, selection: Selection) -> tuple[np.ndarray, tuple[int, ...]]:
         if len(item.data) > 1:
-            frames = [
-                decode_image(item.data[index], options=item.options, limits=self.limits)[..., :3]
-                for index in selection.frame_indices
-            ]
-            return np.stack(frames), selection.frame_indices
+            return self._decode_list(item, selection), selection.frame_indices
         wanted = tuple(dict.fromkeys(selection.frame_indices))
         video = decode.decode_frames(item.data[0], wanted, options=item.options, limits=self.limits)
         if wanted == selection.frame_indices:
@@ -212,6 +208,21 @@ class VideoStage(Stage):
         place = {index: place for place, index in enumerate(video.indices)}
         kept = tuple(index for index in selection.frame_indices if index in place)
         return video.frames[[place[index] for index in kept]], kept
+
+    def _decode_list(self, item: ItemInput, selection: Selection) -> np.ndarray:
+        """Decode frames that are pictures, each into its place; no more than one is held twice."""
+        frames: np.ndarray | None = None
+        for place, index in enumerate(selection.frame_indices):
+            data, options = item.data[index], item.options
+            frame = decode_image(data, options=options, limits=self.limits)[..., :3]
+            if frames is None:
+                frames = np.empty((len(selection.frame_indices), *frame.shape), np.uint8)
+            if frame.shape != frames.shape[1:]:
+                raise InvalidRequestError("The frames of a video have one size.")
+            frames[place] = frame
+        if frames is None:
+            raise InvalidRequestError("A video has at least one frame.")
+        return frames
 
     def _missing(self, item: ItemInput, plan: ItemPlan, selection: Selection) -> Exception:
         missing = len(_selection_of(plan).frame_indices) - len(selection.frame_indices)

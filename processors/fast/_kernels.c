@@ -31,12 +31,14 @@ typedef struct {
 } Grid;
 
 /* Blocks that are read together: a pixel row of them before the next one, since every row of a
- * frame lies in another page and the first-level TLB holds few. */
+ * frame lies in another page and the first-level TLB holds few. More of them where more pages are
+ * read for a row of the output (frames that share it), or less is written for one. */
 #define GROUP 2
+#define WIDE_GROUP 4
 
 /* Rows of a group are put together in a buffer of this size and streamed past the caches: the whole
  * feature is larger than they are, and a plain store would first read every line it overwrites. */
-#define STAGE_BYTES 65536
+#define STAGE_BYTES 131072
 
 /* Copy past the caches. What lies before the first and behind the last 16 bytes that are aligned in
  * the target is stored as usual: a feature may start anywhere that suits its elements. */
@@ -76,11 +78,12 @@ static void finish_streams(void) {
         const Py_ssize_t across = g->grid_width / merge, blocks = across * g->grid_height / merge; \
         const Py_ssize_t block_bytes = CHANNELS * patch * merge, block = merge * merge * row;      \
         const uint8_t *restrict data = px->data;                                                   \
-        const int staged = g->streams && GROUP * block * sizeof(TYPE) <= STAGE_BYTES;              \
+        const Py_ssize_t most = frames > 1 || sizeof(TYPE) == 1 ? WIDE_GROUP : GROUP;              \
+        const int staged = g->streams && most * block * sizeof(TYPE) <= STAGE_BYTES;               \
         TYPE stage[STAGE_BYTES / sizeof(TYPE)];                                                    \
         for (Py_ssize_t from = 0, to; from < blocks; from = to) {                                  \
             const Py_ssize_t left = from % across, top = from / across * merge * patch;            \
-            to = from + (across - left < GROUP ? across - left : GROUP);                           \
+            to = from + (across - left < most ? across - left : most);                             \
             TYPE *restrict group = staged ? stage : out + from * block;                            \
             for (Py_ssize_t i = 0; i < merge; i++)                                                 \
                 for (Py_ssize_t t = 0; t < frames; t++)                                            \
