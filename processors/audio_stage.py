@@ -26,6 +26,7 @@ from processors.features import write_tensors
 from processors.stage import Stage
 from processors.trimming import cut, find_padding
 from processors.types import (
+    FieldLayout,
     ItemInput,
     ItemPlan,
     MediaInfo,
@@ -37,6 +38,8 @@ from processors.types import (
 )
 
 _LEARN_SECONDS = (1.0, 2.5)
+_LONG_SECONDS = 61.0
+"""More than one window of every extractor that cuts sound into chunks."""
 
 
 class AudioStage(Stage):
@@ -51,6 +54,8 @@ class AudioStage(Stage):
         self._find_mel()
         lengths = [int(seconds * self.sample_rate_hz) for seconds in _LEARN_SECONDS]
         self.learn([partial(_empty_sound, length) for length in lengths])
+        if self._is_chunked():
+            self._learn_chunks()
 
     def plan(self, item: ItemInput) -> ItemPlan:
         """Plan a clip by the length its header tells.
@@ -134,6 +139,18 @@ class AudioStage(Stage):
     def traits(self) -> StageTraits:
         """See `Stage.traits`."""
         return replace(super().traits, has_kernel=self._kernel_name == "fast")
+
+    def _is_chunked(self) -> bool:
+        """Return whether a long clip may become several rows of one tensor."""
+        is_own = self.modality in self.context.family.runs
+        return is_own or getattr(self.model.processor, "max_audio_len", None) is not None
+
+    def _learn_chunks(self) -> None:
+        """Learn which tensors have a row per chunk; the clips learned from were of one chunk."""
+        clip = _empty_sound(int(_LONG_SECONDS * self.sample_rate_hz), "zeros")
+        tensors = self.run(self.model.planner, [clip], self.merged(self.server_kwargs)).tensors
+        joined = {n: FieldLayout("flat") for n, t in tensors.items() if t.ndim and len(t) > 1}
+        self.joins = self.joins.override(joined)
 
     def _find_mel(self) -> None:
         """Plan and process with an extractor that skips silence, where it is proven and allowed."""
