@@ -239,10 +239,10 @@ class MediaStage:
         held = self._holdings.find(item_hash)
         if held is not None:
             return LoadedItem(item, held[0], held[1], item_hash)
-        record = self._records.find(item_hash)
-        if record is None:
+        digest = self._records.digest_of_item(item_hash)
+        if digest is None:
             raise FeatureNotFoundError("Nothing is held under this hash; send the bytes.")
-        return LoadedItem(item, (), record.digest, item_hash)
+        return LoadedItem(item, (), digest, item_hash)
 
     def _named_by_uuid(self, item: RequestItem, salt: str) -> LoadedItem:
         digest = self._records.digest_of(item.uuid or "", salt)

@@ -87,7 +87,7 @@ class Planner:
         if item.hash is None or digest is None:
             return
         record = ItemRecord(
-            item.hash, digest, item.loaded.item.modality, call.model.info.fingerprint, item.plan
+            call.model.info.name, item.hash, digest, item.loaded.item.modality, item.plan
         )
         self._records.remember(record, self._index(call, item.loaded))
 
@@ -221,8 +221,8 @@ class Planner:
         return replace(probed.value, source=source, exact=False)
 
     def _remembered(self, call: Call, loaded: LoadedItem, name: str) -> ItemPlan | None:
-        record = self._records.find(name, self._index(call, loaded))
-        if record is None or record.fingerprint != call.model.info.fingerprint:
+        record = self._records.find(call.model.info.name, name, self._index(call, loaded))
+        if record is None:
             return None
         if record.modality is not loaded.item.modality:
             raise FeatureNotFoundError(

@@ -45,31 +45,39 @@ class BoundedMap(Generic[K, V]):
 class ItemRecord:
     """An item that was planned: enough to answer for it again without its bytes."""
 
+    model: str
+    """The model that was asked. Others may have the same hash for it, and not the same plan: what
+    becomes of a placeholder follows from their tokenizer, too."""
     hash: str
     digest: bytes
     modality: Modality
-    fingerprint: str
     plan: ItemPlan
 
 
 class Records:
-    """Plans by item hash, and content digests by uuid.
+    """Plans by model and item hash, and content digests by item hash and by uuid.
 
-    A plan is remembered per (hash, index) for families whose prompt counts items, with index 0
-    for all others.
+    A plan is remembered per (model, hash, index) for families whose prompt counts items, with
+    index 0 for all others.
     """
 
     def __init__(self, max_items: int, max_uuids: int) -> None:
-        self._items: BoundedMap[tuple[str, int], ItemRecord] = BoundedMap(max_items)
+        self._items: BoundedMap[tuple[str, str, int], ItemRecord] = BoundedMap(max_items)
+        self._digests: BoundedMap[str, bytes] = BoundedMap(max_items)
         self._uuids: BoundedMap[tuple[str, str], bytes] = BoundedMap(max_uuids)
 
-    def find(self, item_hash: str, index: int = 0) -> ItemRecord | None:
-        """Return what is remembered of an item."""
-        return self._items.get((item_hash, index))
+    def find(self, model: str, item_hash: str, index: int = 0) -> ItemRecord | None:
+        """Return what is remembered of an item that a model was asked for."""
+        return self._items.get((model, item_hash, index))
+
+    def digest_of_item(self, item_hash: str) -> bytes | None:
+        """Return the digest of the content of an item that any model was asked for."""
+        return self._digests.get(item_hash)
 
     def remember(self, record: ItemRecord, index: int = 0) -> None:
         """Remember a planned item."""
-        self._items.put((record.hash, index), record)
+        self._items.put((record.model, record.hash, index), record)
+        self._digests.put(record.hash, record.digest)
 
     def digest_of(self, uuid: str, salt: str) -> bytes | None:
         """Return the digest of the content last seen under a uuid."""
