@@ -24,7 +24,7 @@ from app.devices import DeviceStore
 from app.execution import Execution, Made
 from app.given_items import check_offsets, expand_around, own_ids
 from app.items import check_count, collect
-from app.jobs import RenderJob
+from app.jobs import EncodeJob, RenderJob
 from app.leasing import Placed
 from app.media import LoadedItem, MediaStage, Uploads
 from app.options import check, choose_transport, resolve_dtype
@@ -37,7 +37,8 @@ from app.timing import Timings
 from processors.errors import InvalidRequestError, PromptTooLongError, UnsupportedOptionError
 from processors.kwargs import request_settings
 from processors.positions import compute_positions
-from processors.types import ChatInput, Modality, RenderedPrompt
+from processors.prompt import ExpandedPrompt
+from processors.types import ChatInput, ItemPlan, Modality, RenderedPrompt
 
 T = TypeVar("T")
 MAX_ROUNDS = 3
@@ -335,25 +336,55 @@ class Pipeline:
         if source is None:
             return Expanded()
         with call.timings.stage("expand"):
+            if isinstance(source, RenderedPrompt) and call.model.encoder.needs_worker:
+                return await self._expand_elsewhere(call, planned, source)
             return await self._in_thread(lambda: self._expand_now(call, planned, source))
+
+    async def _expand_elsewhere(
+        self, call: Call, planned: Sequence[Planned], source: RenderedPrompt
+    ) -> Expanded:
+        """Expand a text prompt whose tokenizer only a worker has: it encodes, ids are expanded."""
+        request, encoder = call.request, call.model.encoder
+
+        plans = [item.plan for item in planned]
+
+        def prepare() -> tuple[RenderedPrompt, list[ItemPlan]]:
+            times = _times_shown(call, planned)
+            repeated = encoder.repeat_in_text(source, Modality.IMAGE, times)
+            return encoder.for_worker(repeated, plans, lenient=request.lenient)
+
+        def expand(ids: list[int], cores: list[ItemPlan]) -> Expanded:
+            prompt = encoder.expand_ids(
+                np.array(ids, dtype=np.int32),
+                cores,
+                lenient=request.lenient,
+                max_tokens=self._most_tokens(call),
+            )
+            return self._checked(call, planned, prompt, source)
+
+        written, cores = await self._in_thread(prepare)
+        job = EncodeJob(call.model.info.name, written)
+        ids = await self._pool.run(job, deadline=call.deadline, priority=request.priority)
+        return await self._in_thread(lambda: expand(ids, cores))
 
     def _expand_now(
         self, call: Call, planned: Sequence[Planned], source: RenderedPrompt | np.ndarray
     ) -> Expanded:
-        request, model = call.request, call.model
-        plans = [item.plan for item in planned]
-        text = source.text if isinstance(source, RenderedPrompt) else None
-        source = _repeat_frames(call, planned, source)
+        request, encoder = call.request, call.model.encoder
         most = self._most_tokens(call)
+        times = _times_shown(call, planned)
         if isinstance(source, RenderedPrompt):
-            prompt = model.encoder.expand_text(
-                source, plans, lenient=request.lenient, max_tokens=most
+            prompt = encoder.expand_text(
+                encoder.repeat_in_text(source, Modality.IMAGE, times),
+                [item.plan for item in planned],
+                lenient=request.lenient,
+                max_tokens=most,
             )
         else:
             prompt = expand_around(
-                source,
+                encoder.repeat_in_ids(source, Modality.IMAGE, times),
                 planned,
-                lambda ids, items: model.encoder.expand_ids(
+                lambda ids, items: encoder.expand_ids(
                     ids,
                     [item.plan for item in items],
                     expanded=_expansion(request),
@@ -361,35 +392,55 @@ class Pipeline:
                     max_tokens=most,
                 ),
             )
+        return self._checked(call, planned, prompt, source)
+
+    def _checked(
+        self,
+        call: Call,
+        planned: Sequence[Planned],
+        prompt: ExpandedPrompt,
+        source: RenderedPrompt | np.ndarray,
+    ) -> Expanded:
+        """Return an expanded prompt with its positions, checked against its limits.
+
+        Raises:
+            PlaceholderMismatchError: If offsets given are not where the items stand.
+            PromptTooLongError: If it is too long.
+        """
         if call.collected.preprocessed:
             check_offsets(planned, prompt.placements)
+        most = self._most_tokens(call)
         if len(prompt.input_ids) > most:
             raise PromptTooLongError(
                 f"The expanded prompt has {len(prompt.input_ids)} tokens; at most {most} are "
                 "allowed.",
                 "prompt" if isinstance(source, RenderedPrompt) else "input_ids",
             )
-        positions = compute_positions(model.info, prompt, plans) if request.positions else None
-        return Expanded(prompt, positions, text if request.return_prompt else None)
+        positions = None
+        if call.request.positions:
+            plans = [item.plan for item in planned]
+            positions = compute_positions(call.model.info, prompt, plans)
+        text = source.text if isinstance(source, RenderedPrompt) else None
+        return Expanded(prompt, positions, text if call.request.return_prompt else None)
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
 
-def _repeat_frames(
-    call: Call, planned: Sequence[Planned], source: RenderedPrompt | np.ndarray
-) -> RenderedPrompt | np.ndarray:
-    """Return a prompt in which the placeholder of a video shown as images stands once a frame."""
+def _times_shown(call: Call, planned: Sequence[Planned]) -> list[int]:
+    """Return how often each image's placeholder stands; nothing where all stand once.
+
+    That of a video shown as images stands once a frame.
+    """
     images = [item for item in call.collected.items if item.modality is Modality.IMAGE]
     if not any(item.shows_video for item in images):
-        return source
+        return []
     if call.request.expanded is not False:
         raise UnsupportedOptionError(
             "A video shown as images needs ids that are not expanded.", "expanded"
         )
     shown = Counter(item.loaded.item.param for item in planned)
-    times = [shown[item.param] for item in images]
-    return call.model.encoder.repeat(source, Modality.IMAGE, times)
+    return [shown[item.param] for item in images]
 
 
 def _expansion(request: PreprocessRequest) -> Literal[False, True, "auto"]:

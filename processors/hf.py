@@ -15,7 +15,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -40,7 +40,7 @@ from transformers.video_utils import VideoMetadata
 
 from processors.bare_tokenizer import COMPOSERS
 from processors.errors import ModelLoadError
-from processors.types import Modality, ModelSpec
+from processors.types import Modality, ModelSpec, ReplacementPart
 
 HfObject: TypeAlias = Any
 """An object of transformers; it ships no types."""
@@ -119,6 +119,16 @@ class LoadedModel:
             Modality.AUDIO: getattr(self.processor, "_audio_processor", None),
         }
         return {modality: part for modality, part in parts.items() if part is not None}
+
+    def ids_of_parts(self, parts: Sequence[ReplacementPart]) -> tuple[ReplacementPart, ...]:
+        """Return parts of a replacement with their ids, where the tokenizer has no fast form."""
+        tokenizer = self.tokenizer
+        if tokenizer is None or getattr(tokenizer, "backend_tokenizer", None) is not None:
+            return tuple(parts)
+        return tuple(
+            replace(part, ids=tuple(tokenizer(part.text, add_special_tokens=False)["input_ids"]))
+            for part in parts
+        )
 
     def token_id(self, token: str | None) -> int | None:
         """Return the vocabulary id of a string that is one token, else None."""
@@ -493,10 +503,8 @@ def encode_pieces(
 ) -> list[int]:
     """Tokenize pieces of a prompt; in untrusted ones no special token is recognised."""
     ids: list[int] = []
-    for index, (text, is_trusted) in enumerate(pieces):
-        ids += tokenizer(
-            text,
-            add_special_tokens=add_special_tokens and index == 0,
-            split_special_tokens=not is_trusted,
-        )["input_ids"]
-    return ids
+    for text, is_trusted in pieces:
+        ids += tokenizer(text, add_special_tokens=False, split_special_tokens=not is_trusted)[
+            "input_ids"
+        ]
+    return list(tokenizer.build_inputs_with_special_tokens(ids)) if add_special_tokens else ids

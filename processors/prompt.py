@@ -20,9 +20,17 @@ from processors.errors import (
 from processors.id_walk import Expansion, IdWalk, ItemIds, shift_placement
 from processors.placeholders import PlaceholderFinder
 from processors.prompt_edits import edit_prompt
+from processors.slow_prompt import spread, without_second_bos
 from processors.splicing import NotApartError, Splice, SplicedText, place_item
 from processors.tokenizing import Ids, TextTokenizer
-from processors.types import ItemPlacement, ItemPlan, Modality, ModelInfo, RenderedPrompt
+from processors.types import (
+    ItemPlacement,
+    ItemPlan,
+    Modality,
+    ModelInfo,
+    RenderedPrompt,
+    ReplacementPart,
+)
 from processors.waiting import WaitingItem, WaitingItems, mismatch
 
 
@@ -56,6 +64,9 @@ class PromptEncoder:
             if info.tokenizer_json is None
             else TextTokenizer(info.tokenizer_json, self._media_ids)
         )
+        self._adds_special_tokens = info.adds_special_tokens
+        self.needs_worker = self._tokenizer is None and info.prompt_fingerprint is not None
+        """Whether only a worker can tokenize text: see `for_worker`."""
         self._ids_of_text = {p.text: p.token_id for p in specs.values() if p.token_id is not None}
         self._finder = PlaceholderFinder(specs, self._tokenizer)
 
@@ -91,37 +102,56 @@ class PromptEncoder:
             if counts[group[0]] != given:
                 raise mismatch(group, counts[group[0]], given, param)
 
-    def repeat(
-        self, source: RenderedPrompt | Ids, modality: Modality, times: Sequence[int]
-    ) -> RenderedPrompt | Ids:
-        """Return a prompt in which placeholders of a modality stand several times over.
+    def repeat_in_text(
+        self, prompt: RenderedPrompt, modality: Modality, times: Sequence[int]
+    ) -> RenderedPrompt:
+        """Return a text prompt in which placeholders of a modality stand several times over.
 
         Args:
-            source: The prompt, unexpanded.
+            prompt: The prompt.
             modality: Of the placeholders.
             times: How often each of them stands, in their order; those beyond stand once.
 
         Raises:
             UnsupportedOptionError: If other modalities share the placeholder.
         """
-        group = self._finder.groups.get(modality)
+        group = self._group_to_repeat(modality) if times else None
         if group is None:
-            return source
-        if len(group) > 1:
-            raise UnsupportedOptionError(
-                f"Placeholders of {modality.value}s cannot repeat; other modalities share them."
-            )
+            return prompt
         left = iter(times)
-        if isinstance(source, RenderedPrompt):
-            return self._repeat_in_text(source, group, left)
-        found = self._finder.in_ids(source)
+        pieces: list[tuple[str, bool]] = []
+        for text, is_trusted in _segments(prompt):
+            written, last = "", 0
+            for start, stop, found in self._finder.in_text(text) if is_trusted else ():
+                repeated = next(left, 1) if found == group else 1
+                written += text[last:start] + text[start:stop] * repeated
+                last = stop
+            pieces.append((written + text[last:], is_trusted))
+        return replace(prompt, pieces=tuple(pieces))
+
+    def repeat_in_ids(self, ids: Ids, modality: Modality, times: Sequence[int]) -> Ids:
+        """Return token ids in which placeholders of a modality stand several times over.
+
+        Args:
+            ids: int32 of shape (L,), not expanded.
+            modality: As for `repeat_in_text`.
+            times: As for `repeat_in_text`.
+
+        Raises:
+            UnsupportedOptionError: If other modalities share the placeholder.
+        """
+        group = self._group_to_repeat(modality) if times else None
+        if group is None:
+            return ids
+        left = iter(times)
+        found = self._finder.in_ids(ids)
         pieces, last = [], 0
         for place in range(len(found.starts)):
             if found.group(place) == group:
                 start, stop = found.span(place)
-                pieces += [source[last:start], np.tile(source[start:stop], next(left, 1))]
+                pieces += [ids[last:start], np.tile(ids[start:stop], next(left, 1))]
                 last = stop
-        return np.concatenate([*pieces, source[last:]])
+        return np.concatenate([*pieces, ids[last:]])
 
     def expand_text(
         self,
@@ -172,6 +202,27 @@ class PromptEncoder:
         placements = [shift_placement(p, len(prefix)) for p in spliced.placements]
         return _finished(ids, placements, plans, warnings, "prompt")
 
+    def for_worker(
+        self, prompt: RenderedPrompt, plans: Sequence[ItemPlan], *, lenient: bool = False
+    ) -> tuple[RenderedPrompt, list[ItemPlan]]:
+        """Return a text prompt to be encoded by a worker, and the plans to expand its ids by.
+
+        Args:
+            prompt: As for `expand_text`.
+            plans: As for `expand_text`.
+            lenient: As for `expand_text`.
+
+        Raises:
+            PlaceholderMismatchError: If placeholders and items differ in number.
+        """
+        items = self._waiting(plans, "prompt")
+        edited = edit_prompt(prompt, self._edits, self._finder.in_text)
+        pieces = list(self._cut(edited, items))
+        items.check(lenient=lenient)
+        written, cores = spread(pieces, plans, self._is_token)
+        guarded = without_second_bos(prompt, self._bos, adds=self._adds_special_tokens)
+        return replace(guarded, pieces=written), cores
+
     def expand_ids(
         self,
         ids: Ids,
@@ -211,34 +262,45 @@ class PromptEncoder:
         warnings = (*walk.warnings, *items.check(lenient=lenient))
         return _finished(grown, placements, plans, warnings, "input_ids")
 
-    def _repeat_in_text(
-        self, prompt: RenderedPrompt, group: tuple[Modality, ...], left: Iterator[int]
-    ) -> RenderedPrompt:
-        pieces: list[tuple[str, bool]] = []
-        for text, is_trusted in _segments(prompt):
-            written, last = "", 0
-            for start, stop, found in self._finder.in_text(text) if is_trusted else ():
-                times = next(left, 1) if found == group else 1
-                written += text[last:start] + text[start:stop] * times
-                last = stop
-            pieces.append((written + text[last:], is_trusted))
-        return replace(prompt, pieces=tuple(pieces))
+    def _group_to_repeat(self, modality: Modality) -> tuple[Modality, ...] | None:
+        """Return the group of a modality's placeholder, None where it has none."""
+        group = self._finder.groups.get(modality)
+        if group is not None and len(group) > 1:
+            raise UnsupportedOptionError(
+                f"Placeholders of {modality.value}s cannot repeat; other modalities share them."
+            )
+        return group
 
     def _take_placeholders(
         self, prompt: RenderedPrompt, items: WaitingItems
     ) -> list[tuple[str, bool] | WaitingItem]:
         """Return a prompt's text with an item in place of each placeholder in trusted text."""
         pieces: list[tuple[str, bool] | WaitingItem] = []
+        for text, what in self._cut(prompt, items):
+            if isinstance(what, bool):
+                pieces.append((text, what))
+            elif what is not None:
+                pieces.append(what)
+        return pieces
+
+    def _cut(
+        self, prompt: RenderedPrompt, items: WaitingItems
+    ) -> Iterator[tuple[str, bool] | tuple[str, WaitingItem | None]]:
+        """Yield a prompt's text, and each placeholder in trusted text with the item it stands for.
+
+        A surplus placeholder stands for None.
+        """
         for text, is_trusted in _segments(prompt):
             last = 0
             for start, stop, group in self._finder.in_text(text) if is_trusted else ():
-                pieces.append((text[last:start], True))
+                yield text[last:start], True
+                yield text[start:stop], items.take(group)
                 last = stop
-                item = items.take(group)
-                if item is not None:
-                    pieces.append(item)
-            pieces.append((text[last:], is_trusted))
-        return pieces
+            yield text[last:], is_trusted
+
+    def _is_token(self, part: ReplacementPart) -> bool:
+        """Return whether a part with ids is a media token, which no text joins with."""
+        return part.ids is not None and len(part.ids) == 1 and part.ids[0] in self._media_ids
 
     def _added_around(self, prompt: RenderedPrompt, tokenizer: TextTokenizer) -> tuple[Ids, Ids]:
         """Return BOS and the like; nothing where the text writes BOS itself."""
@@ -253,7 +315,8 @@ class PromptEncoder:
     def _holds(self, plan: ItemPlan, sound: ItemPlan) -> bool:
         """Return whether a replacement holds rows of a video's sound."""
         return plan.modality is Modality.VIDEO and any(
-            self._id_of(part.text) == sound.row_token_id for part in plan.replacement or ()
+            sound.row_token_id in (self._id_of(part.text), *(part.ids or ()))
+            for part in plan.replacement or ()
         )
 
     def _item_ids(self, item: WaitingItem, *, at_start: bool, max_tokens: int | None) -> ItemIds:
@@ -278,14 +341,17 @@ class PromptEncoder:
         return ItemIds(spliced.ids, spliced.placements, core, head)
 
     def _splice_without_tokenizer(self, item: WaitingItem) -> Splice:
-        """Return a replacement made of placeholders alone."""
-        parts = item.plan.replacement or ()
-        ids = [self._id_of(part.text) for part in parts]
-        if None in ids:
-            raise InvalidRequestError(
-                "The model has no tokenizer to expand these ids with.", "input_ids"
-            )
-        whole = np.repeat(np.array(ids, dtype=np.int32), [part.times for part in parts])
+        """Return a replacement made of placeholders, and of parts whose ids came with the plan."""
+        pieces = [np.zeros(0, np.int32)]
+        for part in item.plan.replacement or ():
+            known = self._ids_of_text.get(part.text)
+            ids = part.ids if known is None else (known,)
+            if ids is None:
+                raise InvalidRequestError(
+                    "The model has no tokenizer to expand these ids with.", "input_ids"
+                )
+            pieces.append(np.tile(np.array(ids, dtype=np.int32), part.times))
+        whole = np.concatenate(pieces)
         stops = np.flatnonzero(
             np.diff(whole == item.plan.row_token_id, prepend=False, append=False)
         )

@@ -360,7 +360,7 @@ class Stage(ABC):
             prefix = self.context.family.prefix(
                 self.model.processor, self.modality, self.merged(kwargs), item.index
             )
-            parts = (ReplacementPart(prefix),) if prefix else ()
+            parts = self.model.ids_of_parts((ReplacementPart(prefix),) if prefix else ())
             replacement = (*parts, *replacement)
         return replace(
             base,
@@ -435,7 +435,7 @@ class Stage(ABC):
         tokens = self.context.tokens
         parts = code_runs(outcome.replacement, tokens.repeating)
         if self.context.family.cross_attention:
-            return Shape(parts, 0, None, specs)
+            return Shape(self.model.ids_of_parts(parts), 0, None, specs)
         row, num_tokens = find_row_token(parts, tokens.rows[self.modality])
         if row is None:
             raise InvalidRequestError(
@@ -446,7 +446,8 @@ class Stage(ABC):
                 f"The item becomes {num_tokens} tokens; at most {self.limits.max_item_tokens} are "
                 "taken."
             )
-        return Shape(parts, num_tokens, self.model.token_id(row), specs)
+        told = self.model.ids_of_parts(parts)
+        return Shape(told, num_tokens, self.model.token_id(row), specs)
 
     def _with_compact(self, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         """Return specs of which those made of pixels say how they are stored as codes."""

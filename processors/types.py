@@ -182,6 +182,8 @@ class ReplacementPart(Message):
 
     text: str
     times: int = 1
+    ids: tuple[int, ...] | None = None
+    """Token ids of `text`, where the tokenizer has no fast form that others could ask."""
 
 
 @dataclass(frozen=True, slots=True)
