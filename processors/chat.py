@@ -48,7 +48,7 @@ class ChatRenderer:
 
     def encode(self, prompt: RenderedPrompt) -> list[int]:
         """See `Engine.encode`."""
-        if self._model.tokenizer is None:
+        if self._model.tokenizer is None or not self._model.takes_text:
             raise InvalidRequestError("The model has no tokenizer; send 'input_ids'.", "prompt")
         return hf.encode_pieces(self._model.tokenizer, prompt.pieces, prompt.add_special_tokens)
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 import torchvision
 import transformers
+from tokenizers import Tokenizer, models
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -33,12 +35,15 @@ from transformers import (
     AutoTokenizer,
     BatchFeature,
     PretrainedConfig,
+    PreTrainedTokenizerFast,
 )
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from transformers.processing_utils import OmniModalProcessorMixin, ProcessorMixin
 from transformers.utils import logging as hf_logging
 from transformers.video_utils import VideoMetadata
 
 from processors.bare_tokenizer import COMPOSERS
+from processors.configured import configured_ids
 from processors.errors import ModelLoadError
 from processors.types import Modality, ModelSpec, ReplacementPart
 
@@ -98,6 +103,8 @@ class LoadedModel:
     """What plans items: the same, always of the torchvision backend (it takes meta tensors)."""
     tokenizer: HfObject | None
     config: HfObject
+    takes_text: bool = True
+    """False where the directory has no tokenizer: then it knows the config's media tokens alone."""
 
     @property
     def model_type(self) -> str:
@@ -123,6 +130,12 @@ class LoadedModel:
     def ids_of_parts(self, parts: Sequence[ReplacementPart]) -> tuple[ReplacementPart, ...]:
         """Return parts of a replacement with their ids, where the tokenizer has no fast form."""
         tokenizer = self.tokenizer
+        if tokenizer is not None and not self.takes_text:
+            known = tokenizer.get_vocab()
+            return tuple(
+                replace(part, ids=(known[part.text],)) if part.text in known else part
+                for part in parts
+            )
         if tokenizer is None or getattr(tokenizer, "backend_tokenizer", None) is not None:
             return tuple(parts)
         return tuple(
@@ -163,7 +176,8 @@ def load(spec: ModelSpec) -> LoadedModel:
         raise ModelLoadError(f"Model '{spec.name}' cannot be loaded: {reason}") from exc
     is_bare = isinstance(processor, transformers.PreTrainedTokenizerBase)
     tokenizer = processor if is_bare else getattr(processor, "tokenizer", None)
-    return LoadedModel(processor, planner, tokenizer, config)
+    takes_text = not isinstance(tokenizer, _MediaTokens)
+    return LoadedModel(processor, planner, tokenizer, config, takes_text)
 
 
 def _load_parts(path: str, trust: Mapping[str, bool]) -> tuple[HfObject, HfObject]:
@@ -171,12 +185,43 @@ def _load_parts(path: str, trust: Mapping[str, bool]) -> tuple[HfObject, HfObjec
     values, _ = PretrainedConfig.get_config_dict(path)
     composer = COMPOSERS.get((values.get("architectures") or [""])[0])
     if composer is None:
-        processor = AutoProcessor.from_pretrained(path, **trust)
-        return processor, AutoConfig.from_pretrained(path, **trust)
+        config = AutoConfig.from_pretrained(path, **trust)
+        name = PROCESSOR_MAPPING_NAMES.get(config.model_type)
+        if name is None or _has_tokenizer(path) or not dict(configured_ids(config)):
+            return AutoProcessor.from_pretrained(path, **trust), config
+        return _load_without_tokenizer(getattr(transformers, name), path, config), config
     config = PretrainedConfig.from_dict(values)
     config.model_type = str(values.get("model_type", ""))
     tokenizer = AutoTokenizer.from_pretrained(path, config=config, **trust)
     return composer(_make, tokenizer, values), config
+
+
+class _MediaTokens(PreTrainedTokenizerFast):  # type: ignore[misc]
+    """Stands in for a tokenizer that a directory does not have; knows no text."""
+
+
+def _has_tokenizer(path: str) -> bool:
+    """Return whether a directory has a tokenizer's files; hub ids are not looked at."""
+    folder = Path(path)
+    return not folder.is_dir() or any(
+        any(folder.glob(pattern))
+        for pattern in ("tokenizer*", "vocab*", "merges*", "*.model", "*.tiktoken", "tekken*")
+    )
+
+
+def _load_without_tokenizer(processor_class: HfObject, path: str, config: HfObject) -> HfObject:
+    """Load a processor around the media tokens that its config names."""
+    ids = dict(configured_ids(config))
+    names = {name: f"<|{name}|>" for name in ids}
+    vocabulary = {names[name]: token_id for name, token_id in ids.items()}
+    tokenizer = _MediaTokens(
+        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token=next(iter(vocabulary)))),
+        extra_special_tokens=names,
+    )
+    loader = {"_load_tokenizer_from_pretrained": classmethod(lambda *_, **__: tokenizer)}
+    # Under its own name, which is part of the fingerprint and of some processors' decisions.
+    own: HfObject = type(processor_class.__name__, (processor_class,), loader)
+    return own.from_pretrained(path)
 
 
 def _make(name: str, *args: HfObject, **kwargs: HfObject) -> HfObject:

@@ -34,8 +34,10 @@ def build_info(
     """Describe a loaded model, ready to be sent to the API process."""
     model, family, spec = context.model, context.family, context.spec
     inputs = fingerprint_inputs(model, spec, stages)
-    tokenizer = model.tokenizer
+    tokenizer = model.tokenizer if model.takes_text else None
     tokenizer_json = _serialise_tokenizer(tokenizer)
+    if not model.takes_text:
+        warnings = (*warnings, f"Model '{spec.name}': it has no tokenizer; send token ids.")
     return ModelInfo(
         name=spec.name,
         family=model.model_type,
@@ -122,7 +124,7 @@ def _serialise_tokenizer(tokenizer: hf.HfObject | None) -> bytes | None:
 
 
 def _prompt_fingerprint(model: hf.LoadedModel, tokenizer_json: bytes | None) -> str | None:
-    if model.tokenizer is None:
+    if model.tokenizer is None or not model.takes_text:
         return None
     tokenizer = model.tokenizer
     vocabulary = tokenizer_json.decode() if tokenizer_json else sorted(tokenizer.get_vocab())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from processors.configured import TEXT_TOKENS, configured_ids
 from processors.context import MediaTokens
 from processors.family import FamilySpec
 from processors.hf import HfObject, LoadedModel
@@ -15,11 +16,6 @@ _LOOKS_LIKE_MEDIA = re.compile(
     re.IGNORECASE,
 )
 _NAMED = re.compile(r"(.+)_token")
-_CONFIGURED = re.compile(r"(.+?)_token(_id|_index)")
-_TEXT_TOKENS = frozenset({
-    "bos", "eos", "pad", "unk", "cls", "sep", "mask", "decoder_start", "end_of_utterance",
-    "end_of_turn", "tts_text_start", "tts_text_end", "tts_text_pad", "forced_bos", "forced_eos",
-})  # fmt: skip
 _TOKEN_ATTRIBUTE = {
     Modality.IMAGE: "image_token",
     Modality.VIDEO: "video_token",
@@ -50,7 +46,7 @@ def find_special_tokens(model: LoadedModel, family: FamilySpec) -> dict[str, int
     if tokenizer is None:
         return {}
     ids: dict[str, int] = {}
-    for name, token_id in _configured_ids(model.config):
+    for name, token_id in configured_ids(model.config):
         if tokenizer.convert_ids_to_tokens(token_id) is not None:
             ids.setdefault(name, token_id)
     for name, token in _named_tokens(tokenizer, model.processor):
@@ -90,18 +86,5 @@ def _named_tokens(*owners: HfObject) -> Iterator[tuple[str, str]]:
         for name, value in names.items():
             token = value if isinstance(value, str) else getattr(value, "content", None)
             match = _NAMED.fullmatch(name)
-            if match and isinstance(token, str) and token and match[1] not in _TEXT_TOKENS:
+            if match and isinstance(token, str) and token and match[1] not in TEXT_TOKENS:
                 yield name, token
-
-
-def _configured_ids(config: HfObject) -> Iterator[tuple[str, int]]:
-    """Yield (name, id) of a config and its parts, the outermost first."""
-    parts = [config]
-    while parts:
-        part = parts.pop(0)
-        for name, value in vars(part).items():
-            match = _CONFIGURED.fullmatch(name)
-            if match and type(value) is int and value >= 0 and match[1] not in _TEXT_TOKENS:
-                yield f"{match[1]}_token", value
-            elif hasattr(value, "model_type") and name != "text_config":
-                parts.append(value)

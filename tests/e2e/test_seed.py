@@ -1,9 +1,9 @@
 """What the design that the service grew from does, row by row, over HTTP; docstrings name the row.
 
-Rows about preprocessed entries and grids are in test_preprocessed.py.
+Rows about preprocessed entries and grids are in test_preprocessed.py, about models without a
+tokenizer in test_tokenizers.py.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,10 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from processors.decode import decode_frames
-from processors.engine import Engine
-from processors.errors import InvalidRequestError
-from processors.prompt import PromptEncoder
 from processors.types import (
     DecodeLimits,
-    ItemPlan,
-    MediaInfo,
     MediaOptions,
     Modality,
-    ModelSpec,
-    RenderedPrompt,
-    ReplacementPart,
 )
 from tests.helpers.model_zoo import FAMILIES
 from tests.helpers.service import Service, b64, inline_tensors, problem_of, running
@@ -300,22 +292,6 @@ def test_field_layouts_are_told(service: Service) -> None:
     assert (grid["role"], grid["field"]) == ("metadata", {"kind": "batched"})
     assert grid["keep_on_cpu"] is True
     assert int(np.prod(grid["values"])) == pixels["shape"][0]
-
-
-def test_a_model_without_a_tokenizer(model_dir: ModelDir) -> None:
-    """Seed, fast and lenient loading: without a tokenizer only token ids are taken."""
-    engine = Engine(ModelSpec("m", str(model_dir("qwen2_5_vl"))), DecodeLimits())
-    encoder = PromptEncoder(dataclasses.replace(engine.info, tokenizer_json=None))
-    spec = engine.info.placeholders[Modality.IMAGE]
-    assert spec.token_id is not None
-    source = MediaInfo(Modality.IMAGE, "image/png", 1)
-    run = (ReplacementPart(spec.text, 3),)
-    plan = ItemPlan(Modality.IMAGE, source, run, 3, spec.token_id, ())
-    prompt = encoder.expand_ids(np.array([5, spec.token_id, 6], np.int32), [plan])
-    assert prompt.input_ids.tolist() == [5, *[spec.token_id] * 3, 6]
-    assert prompt.placements[0].offsets == ((1, 4),)
-    with pytest.raises(InvalidRequestError, match="no tokenizer"):
-        encoder.expand_text(RenderedPrompt(((spec.text, True),)), [plan])
 
 
 def as_images(name: str, **options: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Models whose tokenizer is Python code, over HTTP: only workers can tokenize their text."""
+"""Models whose tokenizer is Python code, and models without one, over HTTP."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,45 @@ def test_models_share_features_and_no_plans(service: Service) -> None:
         (again,) = service.preprocess({"model": model, **named}).json()["items"]
         assert (again["hash"], again["status"]) == (item["hash"], "cached")
         assert again["offsets"] == item["offsets"]
+
+
+@pytest.fixture(scope="module")
+def without(
+    model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    """A model beside a copy of it that has no tokenizer."""
+    bare = tmp_path_factory.mktemp("bare") / "qwen2_5_vl"
+    shutil.copytree(model_dir("qwen2_5_vl"), bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    with running([f"whole={model_dir('qwen2_5_vl')}", f"bare={bare}"]) as started:
+        yield started
+        assert started.stop() == 0
+
+
+def test_a_model_without_a_tokenizer_takes_ids(without: Service) -> None:
+    """Seed, fast and lenient loading: without a tokenizer only token ids are taken.
+
+    Ids, places, positions and features are those of the whole model.
+    """
+    prompt = f"See {FAMILIES['qwen2_5_vl'].prompts[Modality.IMAGE]} and {{}} now."
+    video = FAMILIES["qwen2_5_vl"].prompts[Modality.VIDEO]
+    body = {"images": [media("rgb_small.jpg")], "videos": [media("odd_25_frames.mp4")]}
+    text = {"model": "whole", "prompt": prompt.format(video), **body, "positions": True}
+    whole = without.preprocess(text).json()
+    ids = list(whole["input_ids"])
+    for item in reversed(whole["items"]):
+        first, last = item["offsets"][0]
+        del ids[first + 1 : last + 1]
+    for expanded, given in ((False, ids), ("auto", ids), (True, whole["input_ids"])):
+        told = {"model": "bare", "input_ids": given, "expanded": expanded, "positions": True}
+        answer = without.preprocess({**told, **body}).json()
+        assert answer["input_ids"] == whole["input_ids"]
+        assert answer["position_ids"] == whole["position_ids"]
+        for ours, theirs in zip(answer["items"], whole["items"], strict=True):
+            assert (ours["offsets"], ours["hash"]) == (theirs["offsets"], theirs["hash"])
+    (model,) = (m for m in without.get("/models").json()["models"] if m["name"] == "bare")
+    assert "no tokenizer" in model["warnings"][-1]
+    assert model["prompt_fingerprint"] is None
+    for refused in ({"prompt": "a"}, {"messages": [{"role": "user", "content": "a"}]}):
+        response = without.preprocess({"model": "bare", **refused})
+        assert response.status_code == 400, response.text[:300]
+        assert problem_of(response)["code"] == "invalid_request"
