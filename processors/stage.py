@@ -71,6 +71,7 @@ class Stage(ABC):
         self._kernel: Kernel | None = None
         self.batcher: MicroBatcher[Any, Outcome] | None = None
         self._unknown: frozenset[str] = frozenset()
+        self._learned: tuple[TensorSpec, ...] = ()
         self.feature_names: tuple[str, ...] = ()
         self.warnings: tuple[str, ...] = ()
 
@@ -304,6 +305,7 @@ class Stage(ABC):
             noisy = self.run(planner, [pair[0]("noise")], merged).tensors
             self._unknown = names_that_differ(alone[0], noisy)
         specs = [spec for tensors in alone for spec in self._specs(tensors, self.plans_on_meta)]
+        self._learned = tuple(specs)
         names = [spec.name for spec in specs if spec.role == "feature"]
         self.feature_names = tuple(dict.fromkeys(names))
         self._check_rows(outcomes[-1])
@@ -464,9 +466,7 @@ class Stage(ABC):
     @property
     def has_compact(self) -> bool:
         """Whether items can be had as codes."""
-        return (
-            self._kernel is not None and bool(self._kernel.features) and not self.depends_on_data()
-        )
+        return any(spec.compact is not None for spec in self._with_compact(self._learned))
 
     @property
     def traits(self) -> StageTraits:

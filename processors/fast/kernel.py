@@ -80,7 +80,11 @@ class Kernel:
         None for what is not made of pixels, or not looked up in a table.
         """
         own = next(iter(self.features), "") if len(self.features) == 1 else name
-        return self.describe(own, plain_shape) if own in self.features else None
+        if own not in self.features:
+            return None
+        # A protocol that stacks rows of patches has another layout than the pass that writes them.
+        is_stacked = isinstance(self.features[own].layout, Patches) and len(plain_shape) == 3
+        return None if is_stacked else self.describe(own, plain_shape)
 
     def describe(self, name: str, plain_shape: tuple[int, ...]) -> LutEncoding:
         """Return how a feature of this plain shape is encoded with `encoding="compact"`.
