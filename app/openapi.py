@@ -36,6 +36,56 @@ PROBLEM_SCHEMA: dict[str, Any] = {
     },
 }
 
+_TEXT = {"type": "string"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_COUNT = {"type": "integer"}
+_RANGE = {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2}
+_OBJECT = {"type": "object"}
+ITEM_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "modality": {"type": "string", "enum": ["image", "video", "audio"]},
+        "index": _COUNT,
+        "status": {
+            "type": "string",
+            "enum": ["computed", "cached", "known", "planned", "pending", "passthrough"],
+        },
+        "token_id": {"type": ["integer", "null"]},
+        "offsets": {"type": "array", "items": _RANGE},
+        "span": {**_RANGE, "type": ["array", "null"]},
+        "num_tokens": _COUNT,
+        "hash": _TEXT_OR_NULL,
+        "content_digest": _TEXT_OR_NULL,
+        "exact": {"type": "boolean"},
+        "tensors": {"type": "object", "additionalProperties": _OBJECT},
+        "location": {"type": ["object", "null"]},
+        "source": _OBJECT,
+        "caller_hash": {
+            **_TEXT,
+            "description": "Of preprocessed entries alone: the hash that the caller gave.",
+        },
+    },
+}
+ANSWER_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "request_id": _TEXT,
+        "model": _TEXT,
+        "instance": _TEXT,
+        "fingerprint": _TEXT,
+        "prompt_fingerprint": _TEXT_OR_NULL,
+        "input_ids": {"type": ["array", "null"], "items": _COUNT},
+        "items": {"type": "array", "items": ITEM_SCHEMA},
+        "lease": {"type": ["object", "null"]},
+        "warnings": {"type": "array", "items": _OBJECT},
+        "timings_ms": {"type": "object", "additionalProperties": {"type": "number"}},
+        "position_ids": {"type": ["object", "null"]},
+        "mm_token_type_ids": {"type": ["object", "null"]},
+        "position_delta": {"type": ["number", "null"]},
+        "prompt": _TEXT,
+    },
+}
+
 Responses = dict[int | str, dict[str, Any]]
 
 
@@ -62,7 +112,8 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
             name = str(node.get("$ref", "")).rsplit("/", 1)[-1]
             if name in definitions:
                 # A list of frames holds media again; deeper than that nothing is described.
-                return resolve(definitions[name], depth + 1) if depth < 4 else {}
+                found = resolve(definitions[name], depth + 1) if depth < 4 else {}
+                return found | {k: v for k, v in node.items() if k != "$ref"}
             return {k: resolve(v, depth) for k, v in node.items()}
         return [resolve(v, depth) for v in node] if isinstance(node, list) else node
 
@@ -97,7 +148,7 @@ def preprocess_answers() -> Responses:
         200: {
             "description": "Expanded ids, items, and features or where they are",
             "content": {
-                JSON_TYPE: {"schema": {"type": "object"}},
+                JSON_TYPE: {"schema": ANSWER_SCHEMA},
                 BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}},
             },
         },

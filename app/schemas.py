@@ -93,11 +93,16 @@ class WirePreprocessed(Wire):
     """An entry whose features the caller already has."""
 
     format: Literal["processor_output", "precomputed_embedding"]
-    tensors: WireTensors
+    tensors: WireTensors = Field(
+        description="By the processor's output names. Beyond them, `num_tokens` says the tokens of "
+        "each item; `fps`, `frames_indices`, `total_num_frames` and `duration` describe videos."
+    )
     modality: Literal["image", "video", "audio"] | None = None
     input_ids: list[TokenId] | None = None
     offsets: list[Annotated[list[TokenId], Field(min_length=2, max_length=2)]] | None = None
-    hash: str | None = Field(None, max_length=128)
+    hash: str | None = Field(
+        None, max_length=128, description="Told in the answer as `caller_hash`; names nothing here."
+    )
 
 
 class WireIdsUpload(Wire):

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 import torchvision
 import transformers
+from PIL import Image
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoConfig,
@@ -490,14 +491,18 @@ def has_image_protocol(processor: HfObject) -> bool:
 def call_whole(
     processor: HfObject, text: list[str], images: Sequence[HfObject], merged: Merged
 ) -> dict[str, Any]:
-    """Call a processor with text and images, as its users do.
+    """Call a processor with text and images, as its users do: with PIL's.
 
     Raises one of `HF_ERRORS` where it refuses.
     """
     kwargs = {k: v for k, v in merged["images_kwargs"].items() if k != "return_tensors"}
-    return dict(
-        processor(text=text, images=list(images), images_kwargs=kwargs, return_tensors="pt")
-    )
+    pictures = [
+        Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+        if isinstance(image, torch.Tensor)
+        else image
+        for image in images
+    ]
+    return dict(processor(text=text, images=pictures, images_kwargs=kwargs, return_tensors="pt"))
 
 
 def to_tensors(features: Mapping[str, Any]) -> dict[str, torch.Tensor]:

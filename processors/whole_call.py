@@ -38,7 +38,7 @@ class WholeCall:
         Raises one of `hf.HF_ERRORS` for more than one image, for meta tensors, and where the
         processor refuses.
         """
-        if len(media) != 1 or media[0].is_meta:
+        if len(media) != 1 or getattr(media[0], "is_meta", False):
             raise ValueError("one image with data at a time")
         outputs = hf.call_whole(processor, [self._placeholder], media, merged)
         ids = _without_added(processor.tokenizer, _ids_of(outputs))

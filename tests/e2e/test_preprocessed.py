@@ -380,6 +380,20 @@ def test_a_callers_hash_is_told_and_opens_nothing(service: Service) -> None:
     assert problem["param"] == "images[0].hash"
 
 
+def test_the_openapi_document_names_what_is_told(service: Service) -> None:
+    """Every field of an answer, the caller's hash and the names of tensors included."""
+    document = service.get("/openapi.json").json()
+    operation = document["paths"]["/preprocess"]["post"]
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    raw = images_of(service, QWEN, "rgb_small.jpg")
+    body = {"model": QWEN, "prompt": mark(QWEN), "positions": True, "return_prompt": True}
+    given = answered(service, **body, images=[entry(joined(raw["items"]), hash="mine")])
+    assert given["items"][0]["caller_hash"] == "mine"
+    assert given.keys() == schema["properties"].keys()
+    assert given["items"][0].keys() == schema["properties"]["items"]["items"]["properties"].keys()
+    assert "num_tokens" in json.dumps(operation["requestBody"])
+
+
 def test_a_model_without_text_takes_features(service: Service) -> None:
     """Whisper: features pass through, no ids and no offsets."""
     features = torch.randn(2, 80, 3000)

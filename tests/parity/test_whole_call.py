@@ -1,6 +1,7 @@
 """Processors without the replacement protocol, and code that comes with a model."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from processors.engine import Engine
 from processors.errors import ModelLoadError
 from processors.prompt import PromptEncoder
-from processors.types import DecodeLimits, Modality, ModelSpec, RenderedPrompt
+from processors.types import DecodeLimits, MediaOptions, Modality, ModelSpec, RenderedPrompt
 from tests.helpers.remote_code import ACROSS_ITEMS, make_remote_model
 from tests.helpers.zoo.media import noise_image
 from tests.parity.served import allocate, image_item
@@ -50,6 +51,19 @@ def test_an_unknown_processor_is_called_one_image_at_a_time(model_dir: ModelDir,
     assert [plan.num_tokens for plan in plans] == [3, 3]
     assert ids == joint["input_ids"][0].tolist()
     assert torch.equal(torch.cat(features), joint["pixel_values"])
+
+
+def test_transparency_that_is_kept_reaches_it(model_dir: ModelDir, tmp_path: Path):
+    """A picture with alpha goes into the call as it was decoded."""
+    engine = _engine(make_remote_model(model_dir("llava"), tmp_path / "own"))
+    picture = noise_image(90, 60)
+    picture.putalpha(99)
+    item = replace(image_item(picture), options=MediaOptions(alpha="keep"))
+    plan = engine.plan(item)
+    outputs = allocate(plan.tensors)
+    engine.process(item, plan, outputs)
+    own = engine._model.processor(images=[picture], text="<image>", return_tensors="pt")
+    assert torch.equal(outputs["pixel_values"], own["pixel_values"])
 
 
 def test_one_whose_images_depend_on_each_other_is_refused(model_dir: ModelDir, tmp_path: Path):
