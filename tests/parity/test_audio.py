@@ -14,6 +14,7 @@ from processors import decode
 from processors.errors import MediaTooLargeError, UnsupportedOptionError
 from processors.types import DecodeLimits, ItemInput, MediaOptions, Modality, PadSpec
 from tests.helpers.model_zoo import FAMILIES, available_families, make_sample
+from tests.helpers.zoo.media import tone
 from tests.parity.served import Served, assert_joint, serve
 
 AUDIO_FAMILIES = [n for n in available_families() if Modality.AUDIO in FAMILIES[n].prompts]
@@ -89,6 +90,24 @@ def test_a_chunking_processor_takes_longer_clips(model_dir: Callable[[str], Path
     plan, outputs = served.run(audio_item(np.zeros(31 * 16000, np.float32), 16000))
     assert outputs["input_features"].shape == (2, 128, 3000)
     assert plan.num_tokens == 750
+
+
+def test_voxtral_s_chunks_are_its_extractor_s(model_dir: Callable[[str], Path]):
+    """Its call takes no text with audio: features are the extractor's, cut into its windows."""
+    served = serve("voxtral", model_dir("voxtral"))
+    item = audio_item(tone(33.0, 16000), 16000)
+    plan, outputs = served.run(item)
+    features = served.processor.feature_extractor(
+        _decoded(item, 16000),
+        sampling_rate=16000,
+        padding=True,
+        truncation=False,
+        pad_to_multiple_of=30 * 16000,
+        return_tensors="pt",
+    )["input_features"]
+    expected = torch.stack(features[0].split(3000, dim=1))
+    assert torch.equal(outputs["input_features"], expected)
+    assert plan.num_tokens == 2 * 375
 
 
 MARKED = {"qwen2_audio": 133, "qwen2_5_omni": 133, "glmasr": 133, "qwen3_asr": 133, "gemma4": 132}

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from processors.engine import Engine
 from processors.errors import ModelLoadError
-from processors.types import DecodeLimits, Modality, ModelSpec
+from processors.types import DecodeLimits, Modality, ModelSpec, PadSpec
 from tests.helpers.model_zoo import FAMILIES, Sample, available_families, make_sample
 from tests.parity.served import assert_joint, image_item, serve
 from tests.parity.tolerances import OTHER_IDS
@@ -54,6 +55,23 @@ def test_images_equal_the_joint_call(name: str, layout: str, model_dir: Callable
     if family.prompts[Modality.IMAGE] and (name, "image") not in OTHER_IDS:
         ours = served.ids(sample.text, [plan for plan, _ in results])
         assert ours == joint["input_ids"][0].tolist()
+
+
+def test_colqwen2_equals_its_call_with_images_alone(model_dir: Callable[[str], Path]):
+    """Its call writes the prompt itself and stands images beside each other, padded."""
+    served = serve("colqwen2", model_dir("colqwen2"))
+    sample = make_sample(served.family, images=[(224, 168), (400, 300)])
+    results = [served.run(image_item(image, i)) for i, image in enumerate(sample.images)]
+    joint = served.processor(images=list(sample.images), return_tensors="pt")
+    for index, (plan, outputs) in enumerate(results):
+        rows = outputs["pixel_values"].shape[1]
+        assert torch.equal(outputs["pixel_values"][0], joint["pixel_values"][index, :rows])
+        assert not joint["pixel_values"][index, rows:].any()
+        assert torch.equal(outputs["image_grid_thw"][0], joint["image_grid_thw"][index])
+        ids = served.ids(served.processor.visual_prompt_prefix, [plan])
+        assert ids == joint["input_ids"][index][joint["attention_mask"][index].bool()].tolist()
+    (spec,) = (s for s in results[0][0].tensors if s.name == "pixel_values")
+    assert (spec.layout.kind, spec.pad) == ("batched", PadSpec((1,), 0.0))
 
 
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "llava_next", "gemma3", "idefics3"])
