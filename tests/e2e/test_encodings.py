@@ -11,10 +11,13 @@ import safetensors.torch
 import torch
 from PIL import Image
 
+from processors.fast import AVAILABLE
 from processors.types import Modality
 from tests.helpers.model_zoo import FAMILIES
 from tests.helpers.service import Service, b64, inline_tensors, running
 from transport.client import Client
+
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="built without a compiler")
 
 MEDIA = Path(__file__).parents[1] / "resources" / "media"
 BINARY = "application/vnd.mmprep.safetensors"

@@ -11,6 +11,7 @@ import torch
 from app.describe import describe_tensor
 from app.encodings import encode
 from processors.errors import FramesMissing
+from processors.fast import AVAILABLE
 from processors.types import ItemInput, ItemPlan, MediaOptions, Modality, TensorSpec
 from tests.helpers.model_zoo import FAMILIES, available_families, make_sample
 from tests.helpers.zoo.media import noise_image
@@ -25,6 +26,7 @@ IMAGES = [
     if Modality.IMAGE in FAMILIES[n].prompts and n not in NO_PROTOCOL
 ]
 VIDEOS = [n for n in available_families() if Modality.VIDEO in FAMILIES[n].prompts]
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="built without a compiler")
 STILL_PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_omni", "qwen3_omni_moe", "glm4v")
 """Families whose stills repeat every patch, so that codes are an eighth of the floats."""
 MUST = (*STILL_PATCHES, "gemma3", "llava", "llava_next", "llava_onevision", "internvl", "pixtral")
