@@ -60,7 +60,12 @@ class Deriver:
         base = self.base_of(key)
         if base is None:
             return None
-        (outcome,) = await self._store.have([self._want(key, base)])
+        # Making room for the variant must not take away what it is made of.
+        self._store.arena.pin(base.region)
+        try:
+            (outcome,) = await self._store.have([self._want(key, base)])
+        finally:
+            self._store.arena.unpin(base.region)
         if isinstance(outcome, Had):
             return outcome.stored
         raise outcome
@@ -72,12 +77,19 @@ class Deriver:
             base: The exact features, pinned by the caller.
             region: Where the variant goes.
             want: What it is.
+
+        Cancellation: Waits for the thread, which writes to the region until it is done.
         """
         start = time.perf_counter()
         source, target = self._store.view(base), self._store.arena.view(region)
-        await asyncio.get_running_loop().run_in_executor(
+        converting = asyncio.get_running_loop().run_in_executor(
             self._executor, _convert, base, source, want, target
         )
+        try:
+            await asyncio.shield(converting)
+        except asyncio.CancelledError:
+            await asyncio.wait((converting,))
+            raise
         return ProcessReport(0.0, (time.perf_counter() - start) * 1e3, kernel="derived")
 
     def _want(self, key: Key, base: Stored) -> Wanted:

@@ -117,7 +117,7 @@ class Execution:
         had = iter(await self._store.have([w for w in wanted if w is not None]))
         return [None if w is None else next(had) for w in wanted]
 
-    def begin(self, call: Call, planned: Sequence[Planned]) -> list[Stored | None]:
+    async def begin(self, call: Call, planned: Sequence[Planned]) -> list[Stored | None]:
         """Begin what is missing without waiting; None where the caller holds the features.
 
         Raises:
@@ -125,7 +125,7 @@ class Execution:
             ItemTooLargeError: If the request can never fit.
         """
         wanted = self._wanted(call, planned)
-        begun = iter(self._store.begin([w for w in wanted if w is not None]))
+        begun = iter(await self._store.begin([w for w in wanted if w is not None]))
         return [None if w is None else next(begun) for w in wanted]
 
     def take_new_plans(

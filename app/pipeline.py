@@ -316,7 +316,7 @@ class Pipeline:
         """Answer while the features are being made; the permit is held until they are."""
         permit = await self._execution.admit(call, planned)
         try:
-            stored = self._execution.begin(call, planned)
+            stored = await self._execution.begin(call, planned)
         except BaseException:
             permit.release()
             raise

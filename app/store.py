@@ -74,6 +74,8 @@ class _Production:
         self.num_waiting = 0
         self.is_wanted = False
         """True where the work goes on though nobody waits: its result is fetched by hash."""
+        self.is_given_up = False
+        """True where nobody waits and it ends as soon as nothing writes any more; not joined."""
 
 
 class FeatureStore:
@@ -128,6 +130,7 @@ class FeatureStore:
 
         Cancellation: Leaves what others wait for alone; nothing stays pinned for the caller.
         """
+        await self._given_up_ended(wanted)
         ready, joined = self._begin(wanted)
         try:
             await asyncio.gather(
@@ -147,13 +150,16 @@ class FeatureStore:
             production.num_waiting -= 1
         return outcomes
 
-    def begin(self, wanted: Sequence[Wanted]) -> list[Stored]:
-        """Start making what is not there and return at once; each is pinned once for the caller.
+    async def begin(self, wanted: Sequence[Wanted]) -> list[Stored]:
+        """Start making what is not there and do not wait; each is pinned once for the caller.
 
         Raises:
             StoreFullError: If features in use leave no room; nothing is begun.
             ItemTooLargeError: If the request can never fit; nothing is begun.
+
+        Blocking: Waits for an earlier making that was given up and still writes.
         """
+        await self._given_up_ended(wanted)
         ready, joined = self._begin(wanted)
         for production in joined.values():
             production.is_wanted = True
@@ -165,14 +171,16 @@ class FeatureStore:
         return [begun[w.key] for w in wanted]
 
     async def wait(self, key: Key) -> None:
-        """Wait until features in the making are ready.
+        """Wait until features in the making are ready, or given up.
 
         Raises:
             Whatever their making raised.
         """
         production = self._productions.get(key)
         if production is not None:
-            await asyncio.shield(production.task)
+            await asyncio.wait((production.task,))
+            if not production.task.cancelled():
+                production.task.result()
         elif (failed := self._failed.get(key)) is not None:
             raise failed[1]
 
@@ -181,6 +189,15 @@ class FeatureStore:
         tasks = [p.task for p in self._productions.values()]
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _given_up_ended(self, wanted: Sequence[Wanted]) -> None:
+        """Wait until nothing wanted is in a making that was given up."""
+        while ending := [
+            production.task
+            for want in wanted
+            if (production := self._productions.get(want.key)) and production.is_given_up
+        ]:
+            await asyncio.wait(ending)
+
     def _begin(self, wanted: Sequence[Wanted]) -> tuple[dict[Key, Stored], dict[Key, _Production]]:
         unique = {w.key: w for w in wanted}
         ready = {k: s for k in unique if (s := self.find(k)) is not None}
@@ -188,7 +205,7 @@ class FeatureStore:
             self.arena.pin(stored.region)
         missing = [w for k, w in unique.items() if k not in ready and k not in self._productions]
         try:
-            regions = self.arena.reserve([(w.key, w.layout.nbytes) for w in missing])
+            regions = self._reserve(missing)
         except BaseException:
             for stored in ready.values():
                 self.arena.unpin(stored.region)
@@ -201,9 +218,25 @@ class FeatureStore:
             production.num_waiting += 1
         return ready, joined
 
+    def _reserve(self, missing: Sequence[Wanted]) -> list[Region]:
+        """Reserve a region for each of the wanted, and hold what they are made of."""
+        regions = self.arena.reserve([(w.key, w.layout.nbytes) for w in missing])
+        held: list[Wanted] = []
+        try:
+            for want in missing:
+                want.hold()
+                held.append(want)
+        except BaseException:
+            for want in held:
+                want.drop()
+            for region in regions:
+                self.arena.abort(region)
+                self.arena.unpin(region)
+            raise
+        return regions
+
     def _produce(self, want: Wanted, region: Region) -> None:
         stored = Stored(want.key, region, want.plan, want.tensors, want.layout)
-        want.hold()
         task = asyncio.create_task(want.make(region))
         self._productions[want.key] = _Production(stored, task)
         # In a callback, not in the task: a task cancelled before its first step runs no `finally`.
@@ -230,6 +263,7 @@ class FeatureStore:
         self.arena.unpin(production.stored.region)
         production.num_waiting -= 1
         if not production.num_waiting and not production.is_wanted:
+            production.is_given_up = True
             production.task.cancel()
 
     def _outcome(

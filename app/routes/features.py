@@ -30,7 +30,7 @@ _ANSWERS: Responses = {
     304: {"description": "Not modified"},
     **problems(
         "invalid_request", "unauthorized", "lease_not_found", "feature_not_found", "lease_expired",
-        "range_not_satisfiable",
+        "range_not_satisfiable", "media_too_large", "store_full",
     ),
 }  # fmt: skip
 

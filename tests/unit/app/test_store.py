@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,7 @@ from app.store import FeatureStore, Had, Wanted
 from processors.errors import MediaDecodeError
 from processors.types import FieldLayout, ItemPlan, MediaInfo, Modality, ProcessReport, TensorSpec
 from transport.arena import Arena, Region
-from transport.errors import StoreFullError
+from transport.errors import FeatureLost, StoreFullError
 from transport.safetensors import TensorEntry, build_layout
 
 REPORT = ProcessReport(1.0, 2.0)
@@ -106,7 +108,7 @@ async def test_work_nobody_waits_for_is_given_up(store: FeatureStore) -> None:
 async def test_begun_work_goes_on_without_waiters(store: FeatureStore) -> None:
     """`begin` returns at once; the features are found by key later."""
     make = Maker()
-    (stored,) = store.begin([want("a", make)])
+    (stored,) = await store.begin([want("a", make)])
     assert store.is_pending(stored.key) is not None
     make.go.set()
     await store.wait(stored.key)
@@ -120,7 +122,7 @@ async def test_a_failure_nobody_waited_for_is_told_later(store: FeatureStore) ->
     async def fail(region: Region) -> ProcessReport:
         raise MediaDecodeError("cut")
 
-    (stored,) = store.begin([want("a", fail)])
+    (stored,) = await store.begin([want("a", fail)])
     store.arena.unpin(stored.region)
     await store.settle()
     with pytest.raises(MediaDecodeError):
@@ -150,4 +152,61 @@ async def test_reservation_is_all_or_nothing(store: FeatureStore) -> None:
     assert make.calls == 1
     release(store, held)
     for had in await store.have([want("b", make, 4096), want("c", make, 40 * 4096)]):
+        release(store, had)
+
+
+class StubbornMaker(Maker):
+    """Cannot stop once it runs, like a worker that writes: cancelled, it waits for the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = asyncio.Event()
+
+    async def __call__(self, region: Region) -> ProcessReport:
+        self.calls += 1
+        self.began.set()
+        try:
+            await asyncio.shield(going := asyncio.ensure_future(self.go.wait()))
+        except asyncio.CancelledError:
+            await asyncio.wait((going,))
+            raise
+        return REPORT
+
+
+@pytest.mark.parametrize("begins", [False, True])
+async def test_work_that_is_being_given_up_is_not_joined(store: FeatureStore, begins: bool) -> None:
+    """Who comes while a given-up making still writes waits for its end, and makes anew."""
+    make = StubbornMaker()
+    leaver = asyncio.create_task(store.have([want("a", make)]))
+    await make.began.wait()
+    leaver.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaver
+    comer: asyncio.Task[list[Any]]
+    if begins:
+        comer = asyncio.create_task(store.begin([want("a", make)]))
+    else:
+        comer = asyncio.create_task(store.have([want("a", make)]))
+    await asyncio.sleep(0)
+    make.go.set()
+    (got,) = await comer
+    await store.settle()
+    assert store.find(("a", "float32", "plain")) is not None
+    assert make.calls == 2
+    store.arena.unpin(got.region if begins else got.stored.region)
+
+
+async def test_what_cannot_be_held_fails_without_a_trace(store: FeatureStore) -> None:
+    """Where the making's sources are gone, no region and no key stays behind."""
+
+    def gone() -> None:
+        raise FeatureLost("gone")
+
+    make = Maker()
+    make.go.set()
+    broken = replace(want("b", make), hold=gone)
+    with pytest.raises(FeatureLost):
+        await store.have([want("a", make), broken, want("c", make)])
+    await store.settle()
+    for had in await store.have([want("b", make), want("c", make)]):
         release(store, had)
