@@ -13,7 +13,7 @@ import torch
 from processors.fast.encoding import expand
 from processors.fast.kernel import Feature, Kernel, Pixels, view_of
 from processors.fast.layouts import Layout, Patches, Planes, Runs
-from processors.fast.lut import CHANNELS, LEVELS, rows_equal
+from processors.fast.lut import CHANNELS, LEVELS, moves_zero, rows_equal
 from processors.fast.passes import AVAILABLE
 
 IMAGE_SIZES = ((57, 57), (61, 83), (256, 170), (40, 300))
@@ -83,8 +83,13 @@ def _restricted(kernel: Kernel, sample: _Sample, kwargs: Mapping[str, Any]) -> K
     call = kernel.start({})
     arguments = _call_arguments(kernel.argument, sample.pixels, kwargs)
     call.sub_processor(**arguments, **{kernel.argument: [view_of(sample.pixels)]}, **_PLANAR)
-    mixed = call.table is not None and not rows_equal(call.table)
-    return Kernel(kernel.original(), kernel.argument, kernel.features, mixed_channels=mixed)
+    return Kernel(
+        kernel.original(),
+        kernel.argument,
+        kernel.features,
+        mixed_channels=call.table is not None and not rows_equal(call.table),
+        moves_zero=call.table is not None and moves_zero(call.table),
+    )
 
 
 def _samples(argument: str) -> Iterator[Pixels]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from processors.fast.layouts import Layout, Patches
-from processors.fast.lut import identity_table, normalization_table, rows_equal
+from processors.fast.lut import identity_table, keeps_zero, normalization_table, rows_equal
 from processors.fast.passes import write_patches
 from processors.types import LutEncoding
 
@@ -52,6 +52,8 @@ class Kernel:
             Empty where the arithmetic cannot be put off: then only the pixels' memory order is
             the decoder's, and only `plain` can be had.
         mixed_channels: Whether the layout was proven with a table that differs between channels.
+        moves_zero: Whether it was proven with a table that makes something else of 0. If not, the
+            samples could not tell zeros padded behind the arithmetic from black pixels.
         patches: The one output that our own pass cuts into patches, if there is one.
     """
 
@@ -62,11 +64,13 @@ class Kernel:
         features: Mapping[str, Feature],
         *,
         mixed_channels: bool = True,
+        moves_zero: bool = True,
     ) -> None:
         self._processor = processor
         self.argument = argument
         self.features = dict(features)
         self.mixed_channels = mixed_channels
+        self.moves_zero = moves_zero
         self.patches = next(
             ((n, f.layout) for n, f in features.items() if isinstance(f.layout, Patches)), None
         )
@@ -146,6 +150,11 @@ class Kernel:
         if not self.features and encoding != "plain":
             raise KernelUnfitError
         return Call(self, outputs, encoding)
+
+    def takes(self, table: torch.Tensor) -> bool:
+        """Return whether a call with this table is one that the samples stand for."""
+        is_known_mix = self.mixed_channels or rows_equal(table)
+        return is_known_mix and (self.moves_zero or keeps_zero(table))
 
     def instrumented(self, call: Call) -> Any:  # noqa: ANN401
         """Return a copy of the processor whose arithmetic `call` takes over."""
@@ -263,7 +272,7 @@ class Call:
         return output
 
     def _entries(self, name: str, feature: Feature) -> torch.Tensor:
-        if self.table is None or not (self._kernel.mixed_channels or rows_equal(self.table)):
+        if self.table is None or not self._kernel.takes(self.table):
             raise KernelUnfitError
         dtype = self._outputs[name].dtype
         if self._encoding == "plain":

@@ -39,3 +39,13 @@ def normalization_table(processor: Any, *arguments: Any) -> torch.Tensor:  # noq
 def rows_equal(table: torch.Tensor) -> bool:
     """Return whether a table treats all channels alike."""
     return bool((table == table[:1]).all())
+
+
+def keeps_zero(table: torch.Tensor) -> bool:
+    """Return whether a table leaves 0 as it is in every channel."""
+    return bool((table[:, 0] == 0).all())
+
+
+def moves_zero(table: torch.Tensor) -> bool:
+    """Return whether a table makes something else of 0 in every channel."""
+    return bool((table[:, 0] != 0).all())

@@ -105,6 +105,22 @@ def test_a_layout_proven_with_equal_channels_takes_no_other_table(processor):
     assert not kernel.run(pixels, kwargs, room_for(plain(images, pixels, **kwargs)))
 
 
+@pytest.mark.parametrize("family", ["gemma4", "gemma4_unified"])
+def test_a_proof_in_which_black_is_zero_covers_no_other_table(processor, family):
+    """Gemma 4 pads clips with zeros behind its arithmetic, which is only seen with another mean."""
+    videos = processor(family).video_processor
+    kernel = find_kernel(videos)
+    frames = noise_video(2, 130, 94)
+    kwargs = {"do_sample_frames": False, "video_metadata": [video_metadata(2, 130, 94)]}
+    for changed, is_covered in [({"image_std": 0.5}, True), ({"image_mean": 0.5}, False)]:
+        called = {**kwargs, **changed}
+        expected = videos(videos=[frames], return_tensors="pt", **called)
+        outputs = room_for(expected)
+        assert kernel.run(frames, called, outputs) is is_covered
+        if is_covered:
+            assert all(torch.equal(expected[name], outputs[name]) for name in expected)
+
+
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "glm4v", "kimi_k25", "llava_next", "gemma4"])
 def test_compact_and_raw(processor, family):
     """Compact codes expand to the plain feature; raw ones are the pixels before arithmetic."""
