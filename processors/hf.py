@@ -27,6 +27,7 @@ import numpy as np
 import torch
 import torchvision
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 from tokenizers import Tokenizer, models
 from transformers import (
@@ -60,6 +61,7 @@ HF_ERRORS = (
     RuntimeError,  # torch's own, NotImplementedError included
     ArithmeticError,
     ImportError,
+    StrictDataclassError,  # a keyword argument of the wrong type
 )
 """What transformers and torch raise for values they cannot take; they have no common base."""
 
