@@ -19,8 +19,10 @@ from app.planning import Planner
 from app.pool import WorkerPool
 from app.staging import StagedMedia
 from app.store import FeatureStore, Had, Key, Stored, Wanted
+from processors.errors import InvalidRequestError, MmprepError
 from processors.types import ProcessReport
 from transport.arena import Region
+from transport.errors import TransportError
 from transport.leases import LeaseTable
 from transport.safetensors import TensorEntry, build_layout, data_offsets
 
@@ -102,8 +104,7 @@ class Execution:
     def let_go(self, made: Made) -> None:
         """Give back everything of a request that is not answered."""
         for outcome in made.outcomes:
-            if isinstance(outcome, Had):
-                self._store.arena.unpin(outcome.stored.region)
+            _unpin(self._store, outcome)
         made.permit.release()
 
     async def have(self, call: Call, planned: Sequence[Planned]) -> list[Outcome]:
@@ -115,7 +116,18 @@ class Execution:
         """
         wanted = self._wanted(call, planned)
         had = iter(await self._store.have([w for w in wanted if w is not None]))
-        return [None if w is None else next(had) for w in wanted]
+        outcomes: list[Outcome] = [None if w is None else next(had) for w in wanted]
+        try:
+            for place, (item, outcome) in enumerate(zip(planned, outcomes, strict=True)):
+                if self._has_others_plan(call, item, outcome):
+                    error = await self._plan_again(call, item)
+                    _unpin(self._store, outcome)
+                    outcomes[place] = error
+        except BaseException:
+            for outcome in outcomes:
+                _unpin(self._store, outcome)
+            raise
+        return outcomes
 
     async def begin(self, call: Call, planned: Sequence[Planned]) -> list[Stored | None]:
         """Begin what is missing without waiting; None where the caller holds the features.
@@ -143,8 +155,7 @@ class Execution:
         if not broken:
             return False
         for outcome in outcomes:
-            if isinstance(outcome, Had):
-                self._store.arena.unpin(outcome.stored.region)
+            _unpin(self._store, outcome)
         failed = [
             at_item(outcome, item.loaded.item.param)
             for item, outcome in zip(planned, outcomes, strict=True)
@@ -160,6 +171,47 @@ class Execution:
                 item.plan = outcome.plan
                 self._planner.remember(call, item)
         return True
+
+    def _has_others_plan(self, call: Call, item: Planned, outcome: Outcome) -> bool:
+        """Return whether an outcome is of what decodes, and the item's plan of what should.
+
+        Features are shared by content. Plans are not: what a placeholder becomes follows from the
+        model's tokenizer, too.
+        """
+        if isinstance(outcome, Had):
+            return _is_outdated(item, outcome.stored)
+        if not isinstance(outcome, work.ReplannedError):
+            return False
+        return outcome.planned_for != self._planner.place_of(call, item)
+
+    async def _plan_again(self, call: Call, item: Planned) -> BaseException:
+        """Return the error that tells an item's own plan of what decodes.
+
+        Raises:
+            StoreFullError: If there is no room to try it.
+            DeadlineExceededError: If the request's time is up.
+        """
+        known = self._planner.remembered(call, item)
+        if known is not None and known.exact and known != item.plan:
+            return work.ReplannedError(known, self._planner.place_of(call, item))
+        if not item.loaded.media:
+            return FeatureNotFoundError("The features are another model's; send the item's bytes.")
+        want = self._want(call, item)
+        [region] = self._store.arena.reserve([(None, want.layout.nbytes)])
+        try:
+            result = await self._pool.run(
+                _job(call, item, want, region),
+                deadline=call.deadline,
+                priority=call.request.priority,
+                cost=work.source_pixels(item.plan),
+            )
+        except (MmprepError, TransportError) as error:
+            return error
+        finally:
+            self._store.arena.unpin(region)
+        if isinstance(result, Replanned):
+            return work.ReplannedError(result.plan, self._planner.place_of(call, item))
+        return InvalidRequestError("The medium decodes differently each time it is read.")
 
     def _is_stored(self, call: Call, item: Planned) -> bool:
         return self._store.find(_key(call, item)) is not None
@@ -177,7 +229,7 @@ class Execution:
 
         def hold() -> None:
             base = self._deriver.base_of(_key(call, item))
-            if base is not None:
+            if base is not None and not _is_outdated(item, base):
                 # Rounding what is stored costs less than processing the medium again.
                 self._store.arena.pin(base.region)
                 bases.append(base)
@@ -205,7 +257,7 @@ class Execution:
                 cost=work.source_pixels(item.plan),
             )
             if isinstance(result, Replanned):
-                raise work.ReplannedError(result.plan)
+                raise work.ReplannedError(result.plan, self._planner.place_of(call, item))
             return result.report
 
         want = Wanted(_key(call, item), item.plan, tensors, layout, make, hold, drop)
@@ -214,6 +266,17 @@ class Execution:
 
 def _key(call: Call, item: Planned) -> Key:
     return (item.hash or "", call.dtype, call.encoding_of(item))
+
+
+def _is_outdated(item: Planned, stored: Stored) -> bool:
+    """Return whether stored features are of what decodes, and the item's plan of what should."""
+    return stored.plan.exact and not item.plan.exact
+
+
+def _unpin(store: FeatureStore, outcome: Outcome) -> None:
+    """Let go of an item's features, where there are any."""
+    if isinstance(outcome, Had):
+        store.arena.unpin(outcome.stored.region)
 
 
 def _nbytes(call: Call, item: Planned) -> int:

@@ -16,7 +16,7 @@ from app.options import LEASED
 from app.store import FeatureStore, Had, Stored
 
 UNENCODED = "encoding_unavailable"
-"""Code of the warning that an item is answered plain; workers' plans may carry it too."""
+"""Code of the warning that an item is answered plain."""
 
 
 class Packer:
@@ -209,7 +209,6 @@ def _without_encoding(call: Call, planned: Sequence[Planned]) -> list[tuple[str,
         (UNENCODED, item.loaded.item.param, text)
         for item in planned
         if call.encoding_of(item) == PLAIN
-        and UNENCODED not in {code for code, _ in item.plan.warnings}
     ]
 
 

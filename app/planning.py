@@ -91,6 +91,14 @@ class Planner:
         )
         self._records.remember(record, self._index(call, item.loaded))
 
+    def remembered(self, call: Call, item: Planned) -> ItemPlan | None:
+        """Return what is remembered of an item by now, perhaps more than when it was planned."""
+        return None if item.hash is None else self._remembered(call, item.loaded, item.hash)
+
+    def place_of(self, call: Call, item: Planned) -> tuple[str, int]:
+        """Return what tells plans of one content apart: the model, and the place in the prompt."""
+        return call.model.info.name, self._index(call, item.loaded)
+
     async def _plan_all_of(self, call: Call, loaded: LoadedItem) -> list[Planned]:
         if loaded.item.shows_video:
             return await self._plan_frames(call, loaded)

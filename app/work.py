@@ -13,11 +13,17 @@ from transport.safetensors import DocumentLayout
 
 
 class ReplannedError(Exception):
-    """Raised by an item's execution when it decodes otherwise than its header promised."""
+    """Raised by an item's execution when it decodes otherwise than its header promised.
 
-    def __init__(self, plan: ItemPlan) -> None:
-        super().__init__(plan)
+    Args:
+        plan: What does decode, planned.
+        planned_for: Whose plan it is, see `Planner.place_of`.
+    """
+
+    def __init__(self, plan: ItemPlan, planned_for: tuple[str, int]) -> None:
+        super().__init__(plan, planned_for)
         self.plan = plan
+        self.planned_for = planned_for
 
 
 def job_item(loaded: LoadedItem, kwargs: Mapping[str, Any], settings: Mapping[str, Any]) -> JobItem:

@@ -153,10 +153,8 @@ class Stage(ABC):
             if self._execute_fast(media, merged, plan, outputs, encoding):
                 return Ran("fast")
             if encoding != "plain":
-                raise self.replanned(
-                    without_compact(plan),
-                    ("encoding_unavailable", "The medium's pixels are none that codes stand for."),
-                )
+                # Whoever asked for codes is warned; others may ask for the same item.
+                raise FramesMissing(replace(without_compact(plan), exact=True))
             outcome, batch = self._run_among_others(media, merged)
             self.check_executed(outcome, plan)
             write_tensors(outcome.tensors, plan.tensors, outputs)

@@ -161,6 +161,18 @@ def test_what_has_no_codes_is_answered_plain_with_a_warning(
     assert [w.code for w in answer.response.warnings] == ["encoding_unavailable"]
 
 
+def test_pixels_that_no_codes_stand_for_are_answered_plain(client: Client) -> None:
+    """Known once they are decoded; told to whom it concerns, and to nobody else."""
+    kwargs = {"image_mean": [0.1, 0.5, 0.9]}  # no table of Gemma 3's kernel
+    codes = {}
+    for encoding in ("compact", "plain", "raw"):
+        answer = ask(client, "gemma3", picture(9), encoding=encoding, mm_processor_kwargs=kwargs)
+        codes[encoding] = [warning.code for warning in answer.response.warnings]
+        assert answer.items[0].tensors["pixel_values"].dtype == "float32"
+    unavailable = ["encoding_unavailable"]
+    assert codes == {"compact": unavailable, "plain": [], "raw": unavailable}
+
+
 def test_a_plan_tells_codes_and_their_bytes(service: Service) -> None:
     """Without features the shapes of the codes are told all the same."""
     prompt = f"see {FAMILIES['qwen2_5_vl'].prompts[Modality.IMAGE]}"
