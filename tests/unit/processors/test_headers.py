@@ -106,7 +106,7 @@ def test_what_is_not_plain_is_left_to_the_probe(data: bytes) -> None:
 @pytest.mark.parametrize(
     "path",
     [p for folder in FOLDERS if folder.is_dir() for p in sorted(folder.rglob("*")) if p.is_file()],
-    ids=lambda path: path.name,
+    ids=lambda path: str(path.relative_to(ROOT.parent)),
 )
 def test_the_media_set_is_read_as_by_the_probe(path: Path) -> None:
     """Real and broken files: the same answer, or none."""
