@@ -45,11 +45,18 @@ class Deriver:
 
     def base_of(self, key: Key) -> Stored | None:
         """Return what a variant can be derived from, if that is stored and it is another one."""
-        item_hash, dtype, encoding = key
-        bases = [(item_hash, EXACT, encoding)] if dtype != EXACT else []
-        if encoding == PLAIN:
-            bases.append((item_hash, EXACT, "compact"))
-        return next((found for base in bases if (found := self._store.find(base))), None)
+        return next((found for base in bases_of(key) if (found := self._store.find(base))), None)
+
+    async def wait(self, key: Key) -> None:
+        """Wait until a variant, or else one that it can be derived from, is not in the making.
+
+        Raises:
+            Whatever making it raised.
+        """
+        for made in (key, *bases_of(key)):
+            await self._store.wait(made)
+            if self._store.find(made) is not None:
+                return
 
     async def have(self, key: Key) -> Stored | None:
         """Return a variant, derived if need be, pinned once; None where nothing is stored.
@@ -111,6 +118,15 @@ class Deriver:
             drop=lambda: self._store.arena.unpin(base.region),
         )
         return want
+
+
+def bases_of(key: Key) -> list[Key]:
+    """Return the keys of what a variant can be derived from, the best first."""
+    item_hash, dtype, encoding = key
+    bases = [(item_hash, EXACT, encoding)] if dtype != EXACT else []
+    if encoding == PLAIN:
+        bases.append((item_hash, EXACT, "compact"))
+    return bases
 
 
 def _convert(base: Stored, source: memoryview, want: Wanted, target: memoryview) -> None:

@@ -17,6 +17,7 @@ import torch
 from processors import hf
 from processors.context import Outcome, Shape
 from processors.errors import InvalidRequestError, MediaTooLargeError, PromptTooLongError
+from processors.features import without_compact
 from processors.given_checks import check_item, check_lengths, is_grid, merge_of
 from processors.given_cuts import cut, cut_embedding, take
 from processors.given_read import NUM_TOKENS, Given, counter_names, has_several_rows, read_entry
@@ -318,7 +319,8 @@ def _plan(
         state={"is_framed": is_framed},
     )
     item = ItemInput(stage.modality, (), index=index)
-    return stage.item_plan(item, shape, base, stage.server_kwargs)
+    # What is given is handed on as it is; there are no codes of it.
+    return without_compact(stage.item_plan(item, shape, base, stage.server_kwargs))
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

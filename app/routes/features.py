@@ -63,7 +63,7 @@ async def features(
     key = (item_hash, dtype, encoding)
     try:
         async with asyncio.timeout(wait_ms / 1000):
-            await house.store.wait(key)
+            await house.deriver.wait(key)
     except TimeoutError:
         return JsonResponse({"status": "pending"}, 202)
     found = house.store.find(key) or house.deriver.base_of(key)

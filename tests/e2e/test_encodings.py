@@ -212,3 +212,43 @@ def test_waiting_is_no_matter_of_encodings(service: Service, client: Client) -> 
     """An answer that may come before its features waits where they are asked for as codes."""
     answer = ask(client, "qwen2_5_vl", picture(8), encoding="compact", transport="shm", wait=False)
     assert answer.items[0].status == "computed"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("encoding", ["compact", "raw"])
+def test_what_is_preprocessed_is_handed_on_as_it_is(
+    service: Service, encoding: str, dtype: str
+) -> None:
+    """There are no codes of what others computed: it stays plain, and whoever asked is told."""
+    prompt = f"see {FAMILIES['qwen2_5_vl'].prompts[Modality.IMAGE]}"
+    body = {"model": "qwen2_5_vl", "prompt": prompt}
+    (made,) = service.preprocess({**body, "images": [b64(picture(10))]}).json()["items"]
+    document = {"safetensors": made["location"]["data"]}
+    entry = {"format": "processor_output", "tensors": document}
+    answer = service.preprocess({**body, "images": [entry], "encoding": encoding, "dtype": dtype})
+    assert answer.status_code == 200, answer.text
+    assert [w["code"] for w in answer.json()["warnings"]] == ["encoding_unavailable"]
+    (item,) = answer.json()["items"]
+    own, given = inline_tensors(item), inline_tensors(made)
+    assert own.keys() == given.keys()
+    wanted = given["pixel_values"].to(getattr(torch, dtype))
+    assert torch.equal(own["pixel_values"], wanted)
+
+
+def test_variants_of_what_is_in_the_making_are_waited_for(service: Service, client: Client) -> None:
+    """Whoever asks for another dtype than the one that is made waits for it, and has it derived."""
+    out = io.BytesIO()
+    pixels = np.random.default_rng(11).integers(0, 256, (1200, 1600, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(out, "PNG", compress_level=1)
+    answer = ask(client, "qwen2_5_vl", out.getvalue(), transport="ref", wait=False)
+    (item,) = answer.items
+    assert item.status == "pending"
+    path = f"/features/{item.hash}"
+    with service.client() as http:
+        told = http.get(path, params={"dtype": "bfloat16"})
+        assert told.status_code in (200, 202)  # 200 where the worker was faster
+        got = http.get(path, params={"dtype": "bfloat16", "wait_ms": 30_000})
+        assert got.status_code == 200
+        exact = safetensors.torch.load(http.get(path).content)["pixel_values"]
+    halves = safetensors.torch.load(got.content)["pixel_values"]
+    assert torch.equal(halves, exact.to(torch.bfloat16))
