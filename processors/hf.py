@@ -61,6 +61,7 @@ HF_ERRORS = (
     RuntimeError,  # torch's own, NotImplementedError included
     ArithmeticError,
     ImportError,
+    NameError,  # of a branch that a processor's code did not foresee
     StrictDataclassError,  # a keyword argument of the wrong type
 )
 """What transformers and torch raise for values they cannot take; they have no common base."""

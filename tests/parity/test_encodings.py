@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,9 +11,18 @@ import torch
 
 from app.describe import describe_tensor
 from app.encodings import encode
-from processors.errors import FramesMissing
+from processors.engine import Engine
+from processors.errors import FramesMissing, InvalidRequestError
 from processors.fast import AVAILABLE
-from processors.types import ItemInput, ItemPlan, MediaOptions, Modality, TensorSpec
+from processors.types import (
+    DecodeLimits,
+    ItemInput,
+    ItemPlan,
+    MediaOptions,
+    Modality,
+    ModelSpec,
+    TensorSpec,
+)
 from tests.helpers.model_zoo import FAMILIES, available_families, make_sample
 from tests.helpers.zoo.media import noise_image
 from tests.parity.served import Outputs, Served, allocate, frames_item, png, serve
@@ -115,6 +125,72 @@ def test_videos(name: str, model_dir: Callable[[str], Path]) -> None:
     assert (coded > 0) == (Modality.VIDEO in served.engine.info.compact)
     if name in STILL_PATCHES:
         assert floats == 4 * coded
+
+
+KWARGS: tuple[dict[str, Any], ...] = (
+    {"do_resize": False},
+    {"do_center_crop": True, "crop_size": {"height": 600, "width": 700}},
+    {"image_mean": 0.5},
+    {"image_std": [0.2, 0.7, 1.3]},
+    {"resample": 2},
+)
+CHANGED = (
+    *((name, Modality.IMAGE) for name in ("qwen2_5_vl", "gemma3", "llava_next", "gemma4")),
+    *((name, Modality.VIDEO) for name in ("qwen3_vl", "gemma4")),
+)
+
+
+@pytest.mark.parametrize(("name", "modality"), CHANGED)
+def test_keyword_arguments_change_codes_as_they_change_floats(
+    name: str, modality: Modality, model_dir: Callable[[str], Path]
+) -> None:
+    """Beside the plain processor: equal, or there are no codes."""
+    served = serve(name, model_dir(name))
+    plainly = Engine(ModelSpec(name, str(model_dir(name)), allow_fast=False), DecodeLimits())
+    accepted = served.engine.info.accepted_kwargs[modality]
+    taken = [kwargs for kwargs in KWARGS if kwargs.keys() <= set(accepted)]
+    assert len(taken) > 1
+    num_coded = sum(check_changed(served, plainly, modality, kwargs) for kwargs in taken)
+    assert num_coded > 0
+
+
+def check_changed(
+    served: Served, plainly: Engine, modality: Modality, kwargs: dict[str, Any]
+) -> bool:
+    """Compare features under keyword arguments; return whether there are codes of them."""
+    if modality is Modality.IMAGE:
+        item = ItemInput(modality, (png(noise_image(131, 300)),), kwargs=kwargs)
+    else:
+        (clip,) = make_sample(served.family, videos=[(5, 168, 140)]).videos
+        item = frames_item(clip, **kwargs)
+    try:
+        plan = plainly.plan(item)
+    except InvalidRequestError:
+        with pytest.raises(InvalidRequestError):
+            served.engine.plan(item)
+        return False
+    wanted = allocate(plan.tensors)
+    plainly.process(item, plan, wanted)
+    plan = served.engine.plan(item)
+    outputs = allocate(plan.tensors)
+    served.engine.process(item, plan, outputs)
+    for tensor, value in wanted.items():
+        assert torch.equal(outputs[tensor], value), (kwargs, tensor)
+    assert any(spec.compact is not None for spec in plan.tensors)
+    try:
+        specs, codes = run_encoded(served, item, plan, "compact")
+    except FramesMissing as replanned:
+        new_plan = replanned.plan
+    else:
+        new_plan = None
+    if new_plan is not None:
+        assert all(spec.compact is None for spec in new_plan.tensors)
+        assert not new_plan.warnings
+        return False
+    for spec in specs.values():
+        if spec.encoding is not None:
+            assert torch.equal(expanded(spec, codes), wanted[spec.name]), (kwargs, spec.name)
+    return True
 
 
 def test_a_kept_alpha_channel_has_no_codes(model_dir: Callable[[str], Path]) -> None:

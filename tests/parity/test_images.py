@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from processors.engine import Engine
-from processors.errors import ModelLoadError
+from processors.errors import InvalidRequestError, ModelLoadError
 from processors.types import DecodeLimits, Modality, ModelSpec, PadSpec
 from tests.helpers.model_zoo import FAMILIES, Sample, available_families, make_sample
 from tests.parity.served import assert_joint, image_item, serve
@@ -55,6 +55,14 @@ def test_images_equal_the_joint_call(name: str, layout: str, model_dir: Callable
     if family.prompts[Modality.IMAGE] and (name, "image") not in OTHER_IDS:
         ours = served.ids(sample.text, [plan for plan, _ in results])
         assert ours == joint["input_ids"][0].tolist()
+
+
+def test_what_a_processor_stumbles_over_is_refused(model_dir: Callable[[str], Path]):
+    """DeepSeek-VL hybrid's forgets a variable where nothing is resized."""
+    served = serve("deepseek_vl_hybrid", model_dir("deepseek_vl_hybrid"))
+    sample = make_sample(served.family, images=[(224, 168)])
+    with pytest.raises(InvalidRequestError, match="these mm_processor_kwargs"):
+        served.engine.plan(image_item(sample.images[0], do_resize=False))
 
 
 def test_colqwen2_equals_its_call_with_images_alone(model_dir: Callable[[str], Path]):
