@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: install serve test lint fmt type arch check unit parity e2e fault fuzz load chaos-store image bench models clean
 
-$(STAMP): pyproject.toml constraints.txt setup.py processors/fast/_kernels.c
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard processors/fast/*.[ch])
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the server and the test tools into $(VENV) (a few minutes the first time) ..."
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -q -e '.[server,dev]' -c constraints.txt

@@ -2,14 +2,19 @@
 
 from setuptools import Extension, setup
 
-setup(
-    ext_modules=[
-        Extension(
-            "processors.fast._kernels",
-            ["processors/fast/_kernels.c"],
-            extra_compile_args=["-O3"],
-            # Without a compiler the package installs all the same and runs the plain processors.
-            optional=True,
-        )
-    ]
-)
+
+def kernel(name: str) -> Extension:
+    """Return a kernel of `processors.fast`."""
+    return Extension(
+        f"processors.fast.{name}",
+        [f"processors/fast/{name}.c"],
+        depends=["processors/fast/_parallel.h"],
+        # A weight of a resize must be rounded as often as torch rounds it.
+        extra_compile_args=["-O3", "-ffp-contract=off", "-pthread"],
+        extra_link_args=["-pthread"],
+        # Without a compiler the package installs all the same and runs the plain processors.
+        optional=True,
+    )
+
+
+setup(ext_modules=[kernel("_kernels"), kernel("_resize")])

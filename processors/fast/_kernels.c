@@ -15,9 +15,12 @@
 #include <emmintrin.h>
 #endif
 
+#include "_parallel.h"
+
 #define CHANNELS 3
 #define LEVELS 256
 #define STREAM_BYTES (1 << 20) /* patch rows of larger outputs are written past the caches */
+#define BAND_BYTES (1 << 18)   /* of output, below which a thread costs more than it gives */
 
 typedef struct {
     const uint8_t *data;
@@ -29,6 +32,14 @@ typedef struct {
     Py_ssize_t grid_height, grid_width, patch, merge, times;
     int streams; /* whether the output is too large for the caches */
 } Grid;
+
+/* What the bands of one call share. */
+typedef struct {
+    Pixels pixels;
+    Grid grid;
+    const void *table;
+    void *out;
+} Patching;
 
 /* Blocks that are read together: a pixel row of them before the next one, since every row of a
  * frame lies in another page and the first-level TLB holds few. More of them where more pages are
@@ -67,23 +78,25 @@ static void finish_streams(void) {
 
 /* Up to `times` frames (T, H, W, 3) into rows of 3 * times * patch * patch elements; rows run over
  * merge x merge blocks of patches. Each frame takes a slot of each channel, the last one all that
- * are left. The body is compiled for the usual patch sizes as constants, and once for any other. */
+ * are left. A band is a range of blocks. The body is compiled for the usual patch sizes as
+ * constants, and once for any other. */
 #define DEFINE_PATCHIFY(NAME, TYPE)                                                                \
     static inline __attribute__((always_inline)) void NAME##_body(                                 \
         const Pixels *px, const Grid *g, const Py_ssize_t patch, const TYPE *restrict table,       \
-        TYPE *restrict out) {                                                                      \
+        TYPE *restrict out, const Py_ssize_t first, const Py_ssize_t stop) {                       \
         const Py_ssize_t merge = g->merge, times = g->times, frames = px->shape[0];                \
         const Py_ssize_t area = patch * patch, plane = times * area, row = CHANNELS * plane;       \
         const Py_ssize_t row_bytes = px->strides[1], frame_bytes = px->strides[0];                 \
-        const Py_ssize_t across = g->grid_width / merge, blocks = across * g->grid_height / merge; \
+        const Py_ssize_t across = g->grid_width / merge;                                           \
         const Py_ssize_t block_bytes = CHANNELS * patch * merge, block = merge * merge * row;      \
         const uint8_t *restrict data = px->data;                                                   \
         const Py_ssize_t most = frames > 1 || sizeof(TYPE) == 1 ? WIDE_GROUP : GROUP;              \
         const int staged = g->streams && most * block * sizeof(TYPE) <= STAGE_BYTES;               \
         TYPE stage[STAGE_BYTES / sizeof(TYPE)];                                                    \
-        for (Py_ssize_t from = 0, to; from < blocks; from = to) {                                  \
+        for (Py_ssize_t from = first, to; from < stop; from = to) {                                \
             const Py_ssize_t left = from % across, top = from / across * merge * patch;            \
-            to = from + (across - left < most ? across - left : most);                             \
+            const Py_ssize_t rest = across - left < stop - from ? across - left : stop - from;     \
+            to = from + (rest < most ? rest : most);                                               \
             TYPE *restrict group = staged ? stage : out + from * block;                            \
             for (Py_ssize_t i = 0; i < merge; i++)                                                 \
                 for (Py_ssize_t t = 0; t < frames; t++)                                            \
@@ -112,41 +125,48 @@ static void finish_streams(void) {
                 stream(out + from * block, stage, (size_t)((to - from) * block) * sizeof(TYPE));   \
         }                                                                                          \
     }                                                                                              \
-    static void NAME(const Pixels *px, const Grid *g, const TYPE *table, TYPE *out) {              \
+    static void NAME(const void *task, ptrdiff_t from, ptrdiff_t to, int thread) {                 \
+        const Patching *p = task;                                                                  \
+        const Grid *g = &p->grid;                                                                  \
         if (g->patch == 14)                                                                        \
-            NAME##_body(px, g, 14, table, out);                                                    \
+            NAME##_body(&p->pixels, g, 14, p->table, p->out, from, to);                            \
         else if (g->patch == 16)                                                                   \
-            NAME##_body(px, g, 16, table, out);                                                    \
+            NAME##_body(&p->pixels, g, 16, p->table, p->out, from, to);                            \
         else                                                                                       \
-            NAME##_body(px, g, g->patch, table, out);                                              \
+            NAME##_body(&p->pixels, g, g->patch, p->table, p->out, from, to);                      \
+        finish_streams();                                                                          \
     }
 
 DEFINE_PATCHIFY(patchify_1, uint8_t)
 DEFINE_PATCHIFY(patchify_2, uint16_t)
 DEFINE_PATCHIFY(patchify_4, uint32_t)
 
-/* Pixels (N, H, W, 3) with any strides into contiguous planes (N, 3, H, W). */
+/* Pixels (N, H, W, 3) with any strides into contiguous planes (N, 3, H, W). A band is a range of
+ * rows, counted over all N. */
 #define DEFINE_PLANES(NAME, TYPE)                                                                  \
-    static void NAME(const Pixels *px, const TYPE *restrict table, TYPE *restrict out) {           \
+    static void NAME(const void *task, ptrdiff_t from, ptrdiff_t to, int thread) {                 \
+        const Patching *p = task;                                                                  \
+        const Pixels *px = &p->pixels;                                                             \
+        const TYPE *restrict table = p->table;                                                     \
         const Py_ssize_t height = px->shape[1], width = px->shape[2], area = height * width;       \
         const Py_ssize_t step = px->strides[2], channel = px->strides[3];                          \
-        for (Py_ssize_t n = 0; n < px->shape[0]; n++, out += CHANNELS * area)                      \
-            for (Py_ssize_t y = 0; y < height; y++) {                                              \
-                const uint8_t *restrict s = px->data + n * px->strides[0] + y * px->strides[1];    \
-                TYPE *restrict d = out + y * width;                                                \
-                if (channel == 1)                                                                  \
-                    for (Py_ssize_t x = 0; x < width; x++, s += step) {                            \
-                        d[x] = table[s[0]];                                                        \
-                        d[x + area] = table[LEVELS + s[1]];                                        \
-                        d[x + 2 * area] = table[2 * LEVELS + s[2]];                                \
-                    }                                                                              \
-                else                                                                               \
-                    for (int c = 0; c < CHANNELS; c++, s += channel, d += area) {                  \
-                        const TYPE *restrict t = table + c * LEVELS;                               \
-                        for (Py_ssize_t x = 0; x < width; x++)                                     \
-                            d[x] = t[s[x * step]];                                                 \
-                    }                                                                              \
-            }                                                                                      \
+        for (Py_ssize_t row = from; row < to; row++) {                                             \
+            const Py_ssize_t n = row / height, y = row % height;                                   \
+            const uint8_t *restrict s = px->data + n * px->strides[0] + y * px->strides[1];        \
+            TYPE *restrict d = (TYPE *)p->out + n * CHANNELS * area + y * width;                   \
+            if (channel == 1)                                                                      \
+                for (Py_ssize_t x = 0; x < width; x++, s += step) {                                \
+                    d[x] = table[s[0]];                                                            \
+                    d[x + area] = table[LEVELS + s[1]];                                            \
+                    d[x + 2 * area] = table[2 * LEVELS + s[2]];                                    \
+                }                                                                                  \
+            else                                                                                   \
+                for (int c = 0; c < CHANNELS; c++, s += channel, d += area) {                      \
+                    const TYPE *restrict t = table + c * LEVELS;                                   \
+                    for (Py_ssize_t x = 0; x < width; x++)                                         \
+                        d[x] = t[s[x * step]];                                                     \
+                }                                                                                  \
+        }                                                                                          \
     }
 
 DEFINE_PLANES(planes_1, uint8_t)
@@ -216,6 +236,17 @@ static int open_buffers(Buffers *b, PyObject *source, int source_flags, PyObject
     return 0;
 }
 
+/* Hand the work of a layout to as many threads as its output is worth. */
+static void run_patching(Patching *p, const Buffers *b, const BandFunction by_size[3],
+                         Py_ssize_t count, Py_ssize_t threads) {
+    const BandFunction function = by_size[b->target.itemsize / 2];
+    p->table = b->table.buf;
+    p->out = b->target.buf;
+    Py_BEGIN_ALLOW_THREADS
+    run_bands(function, p, count, useful_threads(b->target.len, BAND_BYTES, threads));
+    Py_END_ALLOW_THREADS
+}
+
 static void describe_pixels(const Buffers *b, Pixels *px) {
     px->data = b->source.buf;
     for (int i = 0; i < 4; i++) {
@@ -230,16 +261,17 @@ static PyObject *finish(Buffers *b) {
 }
 
 PyDoc_STRVAR(patchify_doc,
-             "patchify(frames, out, table, patch, merge, times)\n--\n\n"
+             "patchify(frames, out, table, patch, merge, times, threads)\n--\n\n"
              "Write up to `times` uint8 frames (T, H, W, 3) into patch rows of the output.");
 
 static PyObject *patchify(PyObject *self, PyObject *args) {
     PyObject *frames, *out, *table;
+    Py_ssize_t threads;
+    Patching p;
     Grid g;
-    Pixels px;
     Buffers b;
-    if (!PyArg_ParseTuple(args, "OOOnnn:patchify", &frames, &out, &table, &g.patch, &g.merge,
-                          &g.times))
+    if (!PyArg_ParseTuple(args, "OOOnnnn:patchify", &frames, &out, &table, &g.patch, &g.merge,
+                          &g.times, &threads))
         return NULL;
     if (open_buffers(&b, frames, PyBUF_STRIDES, out, table) < 0)
         return NULL;
@@ -249,43 +281,41 @@ static PyObject *patchify(PyObject *self, PyObject *args) {
     if (g.patch < 1 || g.patch > 4096 || g.merge < 1 || g.merge > 4096 || g.times < 1 ||
         g.times > 4096)
         return fail(&b, "patch, merge and times must lie between 1 and 4096"), NULL;
-    describe_pixels(&b, &px);
-    if (px.shape[0] < 1 || px.shape[0] > g.times)
+    if (threads < 1)
+        return fail(&b, "there is at least one thread"), NULL;
+    describe_pixels(&b, &p.pixels);
+    const Py_ssize_t *shape = p.pixels.shape;
+    if (shape[0] < 1 || shape[0] > g.times)
         return fail(&b, "there must be between 1 and times frames"), NULL;
     const Py_ssize_t side = g.patch * g.merge;
-    if (px.shape[1] % side || px.shape[2] % side)
+    if (shape[1] % side || shape[2] % side)
         return fail(&b, "height and width must be multiples of patch x merge"), NULL;
-    g.grid_height = px.shape[1] / g.patch;
-    g.grid_width = px.shape[2] / g.patch;
+    g.grid_height = shape[1] / g.patch;
+    g.grid_width = shape[2] / g.patch;
     /* height * width * 3 pixels exist in memory, so only the factor `times` can overflow. */
-    const Py_ssize_t pixels = px.shape[1] * px.shape[2] * CHANNELS;
+    const Py_ssize_t pixels = shape[1] * shape[2] * CHANNELS;
     if (pixels > PY_SSIZE_T_MAX / (g.times * b.target.itemsize) ||
         b.target.len != pixels * g.times * b.target.itemsize)
         return fail(&b, "the output must hold every patch of the frames"), NULL;
     if (pixels == 0)
         return finish(&b);
     g.streams = b.target.len > STREAM_BYTES;
-    Py_BEGIN_ALLOW_THREADS
-    if (b.target.itemsize == 1)
-        patchify_1(&px, &g, b.table.buf, b.target.buf);
-    else if (b.target.itemsize == 2)
-        patchify_2(&px, &g, b.table.buf, b.target.buf);
-    else
-        patchify_4(&px, &g, b.table.buf, b.target.buf);
-    finish_streams();
-    Py_END_ALLOW_THREADS
+    p.grid = g;
+    const BandFunction by_size[] = {patchify_1, patchify_2, patchify_4};
+    run_patching(&p, &b, by_size, g.grid_height * g.grid_width / (g.merge * g.merge), threads);
     return finish(&b);
 }
 
 PyDoc_STRVAR(planes_doc,
-             "planes(pixels, out, table)\n--\n\n"
+             "planes(pixels, out, table, threads)\n--\n\n"
              "Write uint8 pixels (N, H, W, 3), of any strides, into planes (N, 3, H, W).");
 
 static PyObject *planes(PyObject *self, PyObject *args) {
     PyObject *pixels, *out, *table;
-    Pixels px;
+    Py_ssize_t threads;
+    Patching p;
     Buffers b;
-    if (!PyArg_ParseTuple(args, "OOO:planes", &pixels, &out, &table))
+    if (!PyArg_ParseTuple(args, "OOOn:planes", &pixels, &out, &table, &threads))
         return NULL;
     if (open_buffers(&b, pixels, PyBUF_STRIDES, out, table) < 0)
         return NULL;
@@ -294,15 +324,11 @@ static PyObject *planes(PyObject *self, PyObject *args) {
     if (b.source.len > PY_SSIZE_T_MAX / b.target.itemsize ||
         b.target.len != b.source.len * b.target.itemsize)
         return fail(&b, "the output must have as many elements as there are pixels"), NULL;
-    describe_pixels(&b, &px);
-    Py_BEGIN_ALLOW_THREADS
-    if (b.target.itemsize == 1)
-        planes_1(&px, b.table.buf, b.target.buf);
-    else if (b.target.itemsize == 2)
-        planes_2(&px, b.table.buf, b.target.buf);
-    else
-        planes_4(&px, b.table.buf, b.target.buf);
-    Py_END_ALLOW_THREADS
+    if (threads < 1)
+        return fail(&b, "there is at least one thread"), NULL;
+    describe_pixels(&b, &p.pixels);
+    const BandFunction by_size[] = {planes_1, planes_2, planes_4};
+    run_patching(&p, &b, by_size, p.pixels.shape[0] * p.pixels.shape[1], threads);
     return finish(&b);
 }
 

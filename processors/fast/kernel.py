@@ -4,15 +4,15 @@ A call runs the processor's own control flow (sizes, crops, tiles, checks) on a 
 arithmetic is put off: `rescale_and_normalize` returns the uint8 pixels and remembers its arguments,
 and `patchify`, where the class has one, writes straight into the output. What remains in uint8 is
 then looked up in a table of 256 values per channel. No intermediate float image exists, and the
-pixels keep the decoder's memory order, which torchvision resizes faster and to the same bits.
+pixels keep the decoder's memory order, in which our own pass resizes them to torch's bits.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,10 +21,14 @@ import torch
 from processors.fast.layouts import Layout, Patches
 from processors.fast.lut import identity_table, keeps_zero, normalization_table, rows_equal
 from processors.fast.passes import write_patches
+from processors.fast.resizing import Resizing
 from processors.types import LutEncoding
 
 Encoding = Literal["plain", "compact", "raw"]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+_RESIZES = ("resize", "aspect_ratio_preserving_resize")
+"""The methods in which processors resize pixels."""
 
 
 class KernelUnfitError(Exception):
@@ -105,6 +109,7 @@ class Kernel:
         kwargs: Mapping[str, Any],
         outputs: Mapping[str, torch.Tensor],
         encoding: Encoding = "plain",
+        num_threads: int = 1,
     ) -> bool:
         """Process one item into preallocated tensors.
 
@@ -117,6 +122,7 @@ class Kernel:
                 dtype; `raw`: the plain shape in uint8; `compact`: `describe(...).code_shape` in
                 uint8, and `<name>.lut`, float32 (3, 256).
             encoding: What to write.
+            num_threads: Most threads to resize and write with.
 
         Returns:
             True when all of `outputs` was written. False when this call does not suit the fast
@@ -129,7 +135,7 @@ class Kernel:
         if self.argument == "videos":
             arguments["input_data_format"] = "channels_first"
         try:
-            call = self.start(outputs, encoding)
+            call = self.start(outputs, encoding, num_threads)
             arguments[self.argument] = [view_of(pixels)]
             with torch.inference_mode():
                 call.write(call.sub_processor(**arguments))
@@ -137,7 +143,12 @@ class Kernel:
             return False
         return True
 
-    def start(self, outputs: Mapping[str, torch.Tensor], encoding: Encoding = "plain") -> Call:
+    def start(
+        self,
+        outputs: Mapping[str, torch.Tensor],
+        encoding: Encoding = "plain",
+        num_threads: int = 1,
+    ) -> Call:
         """Begin a call whose processor somebody else runs, as part of a larger protocol.
 
         `call.sub_processor` takes the place of the processor for this one call and is given
@@ -149,7 +160,7 @@ class Kernel:
         """
         if not self.features and encoding != "plain":
             raise KernelUnfitError
-        return Call(self, outputs, encoding)
+        return Call(self, outputs, encoding, num_threads)
 
     def takes(self, table: torch.Tensor) -> bool:
         """Return whether a call with this table is one that the samples stand for."""
@@ -159,6 +170,11 @@ class Kernel:
     def instrumented(self, call: Call) -> Any:  # noqa: ANN401
         """Return a copy of the processor whose arithmetic `call` takes over."""
         processor = copy.copy(self._processor)
+        for name in _RESIZES:
+            if hasattr(processor, name):
+                # The original's method: the copy's own would hold the copy, and with it the call.
+                plain = getattr(self._processor, name)
+                setattr(processor, name, partial(call.resize, plain))
         if self.argument == "images":
             processor.process_image = call.pass_image
         if self.features:
@@ -196,9 +212,14 @@ class Call:
     """One run: what was put off, and where it is to be written."""
 
     def __init__(
-        self, kernel: Kernel, outputs: Mapping[str, torch.Tensor], encoding: Encoding
+        self,
+        kernel: Kernel,
+        outputs: Mapping[str, torch.Tensor],
+        encoding: Encoding,
+        num_threads: int,
     ) -> None:
         self._kernel = kernel
+        self._num_threads = num_threads
         self._outputs = outputs
         self._encoding = encoding
         self.table: torch.Tensor | None = None
@@ -221,6 +242,11 @@ class Call:
     def pass_image(self, image: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         """Stand in for `process_image`: the pixels are RGB and channels-first already."""
         return image
+
+    def resize(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Stand in for a method that resizes: the same, by our own pass."""
+        with Resizing(self._num_threads):
+            return plain(*args, **kwargs)
 
     def keep_pixels(
         self,
@@ -257,6 +283,7 @@ class Call:
                 merge_size=sizes.get("merge_size", 1) if layout.in_blocks else 1,
                 times=1 if compact else layout.times,
                 repeat=layout.repeats,
+                num_threads=self._num_threads,
             )
         return (patches, *grid)
 
@@ -301,7 +328,7 @@ class Call:
             if self._encoding != "plain" and value.is_contiguous():
                 target.copy_(value)  # the codes are in place as they are
             else:
-                feature.layout.write(value, target, entries)
+                feature.layout.write(value, target, entries, self._num_threads)
         else:
             raise KernelUnfitError
 

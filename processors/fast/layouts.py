@@ -15,7 +15,9 @@ from processors.types import LutEncoding, Repeat
 class Layout(Protocol):
     """What the kernel knows of one feature's layout."""
 
-    def write(self, codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor) -> None:
+    def write(
+        self, codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor, num_threads: int = 1
+    ) -> None:
         """Look uint8 codes in the plain layout up in a table."""
 
     def describe(self, shape: tuple[int, ...], dtype: str) -> LutEncoding:
@@ -26,9 +28,11 @@ class Layout(Protocol):
 class Planes:
     """Square tiles (..., 3, H, W)."""
 
-    def write(self, codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor) -> None:
+    def write(
+        self, codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor, num_threads: int = 1
+    ) -> None:
         """Look uint8 codes of any strides up in a table."""
-        write_planes(codes, out, table)
+        write_planes(codes, out, table, num_threads)
 
     def describe(self, shape: tuple[int, ...], dtype: str) -> LutEncoding:
         """Return the encoding: codes in the plain layout."""
@@ -44,7 +48,9 @@ class Runs:
     def _run(self, width: int) -> int:
         return 1 if self.by_pixel else width // CHANNELS
 
-    def write(self, codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor) -> None:
+    def write(
+        self, codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor, num_threads: int = 1
+    ) -> None:
         """Look uint8 codes up in a table."""
         write_runs(codes, out, table, self._run(codes.shape[-1]))
 
@@ -65,7 +71,9 @@ class Patches:
     repeats: bool
     """Whether all slots of a channel hold the same picture, as for still images."""
 
-    def write(self, codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor) -> None:
+    def write(
+        self, codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor, num_threads: int = 1
+    ) -> None:
         """Look uint8 codes in the plain layout up in a table."""
         write_runs(codes, out, table, codes[0].numel() // CHANNELS)
 

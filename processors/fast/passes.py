@@ -34,6 +34,7 @@ def write_patches(
     merge_size: int,
     times: int,
     repeat: bool,
+    num_threads: int = 1,
 ) -> None:
     """Write frames as rows of patches, looking every pixel up in a table.
 
@@ -47,6 +48,7 @@ def write_patches(
         merge_size: Patches of a block's side; rows run block by block.
         times: Slots per channel and row (the temporal patch size).
         repeat: Whether a single frame fills all slots, as a still image does.
+        num_threads: Most threads to use.
 
     Raises:
         ValueError: If the buffers do not fit each other.
@@ -59,17 +61,22 @@ def write_patches(
     targets = _elements(out).reshape(len(starts), -1)
     for start, target in zip(starts, targets, strict=True):
         group = pixels[start : start + step]
-        _kernels.patchify(group, target, entries, patch_size, merge_size, times)
+        _kernels.patchify(group, target, entries, patch_size, merge_size, times, num_threads)
 
 
-def write_planes(codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor) -> None:
+def write_planes(
+    codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor, num_threads: int = 1
+) -> None:
     """Write uint8 images (..., 3, H, W) of any strides into contiguous planes through a table.
+
+    Uses at most `num_threads` threads.
 
     Raises:
         ValueError: If the buffers do not fit each other.
     """
     images = codes.reshape(-1, *codes.shape[-3:])
-    _kernels.planes(images.permute(0, 2, 3, 1).numpy(), _elements(out), _elements(table))
+    pixels = images.permute(0, 2, 3, 1).numpy()
+    _kernels.planes(pixels, _elements(out), _elements(table), num_threads)
 
 
 def write_runs(codes: torch.Tensor, out: torch.Tensor, table: torch.Tensor, run: int) -> None:

@@ -204,6 +204,9 @@ def test_image_holds_no_tools(image: Image) -> None:
         "import importlib.util as u, sys\n"
         "found = [n for n in ('pytest', 'ruff', 'mypy', 'hypothesis') if u.find_spec(n)]\n"
         "import processors.fast._kernels\n"
+        "import torch\n"
+        "if torch.backends.cpu.get_cpu_capability() != 'DEFAULT':\n"
+        "    import processors.fast._resize\n"
         "sys.exit(str(found) if found else 0)\n"
     )
     python = str(image.prefix / "bin" / "python")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoProcessor, SamImageProcessor
 
-from processors.fast import AVAILABLE, expand, find_kernel, view_of
+from processors.fast import AVAILABLE, expand, find_kernel, resizing, view_of
 from tests.helpers.zoo.media import noise_image, noise_video, video_metadata
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="built without a compiler")
@@ -59,6 +59,28 @@ def test_images_equal_the_plain_processor(processor, family, size):
     outputs = room_for(expected)
     assert kernel.run(pixels, {}, outputs)
     assert all(torch.equal(expected[name], outputs[name]) for name in expected)
+
+
+@pytest.mark.skipif(not resizing.AVAILABLE, reason="a machine without AVX2")
+@pytest.mark.parametrize("num_threads", [1, 4])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "gemma4", "llava_next"])
+def test_pixels_are_resized_by_our_own_pass(processor, monkeypatch, family, num_threads):
+    """With as many threads as the call allows, to the same bits."""
+    images = processor(family).image_processor
+    kernel = find_kernel(images)
+    pixels = np.array(noise_image(641, 480))
+    expected = plain(images, pixels)
+    threads, resize = [], resizing.resize
+
+    def counting(*arguments):
+        threads.append(arguments[-1])
+        return resize(*arguments)
+
+    monkeypatch.setattr(resizing, "resize", counting)
+    outputs = room_for(expected)
+    assert kernel.run(pixels, {}, outputs, num_threads=num_threads)
+    assert all(torch.equal(expected[name], outputs[name]) for name in expected)
+    assert set(threads) == {num_threads}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

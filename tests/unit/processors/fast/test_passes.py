@@ -112,7 +112,7 @@ TABLE = np.zeros((3, 256), np.float32)
 
 
 def patches(frames=FRAMES, out=None, table=TABLE, sizes=(2, 1, 1)):
-    _kernels.patchify(frames, np.zeros(48, np.float32) if out is None else out, table, *sizes)
+    _kernels.patchify(frames, np.zeros(48, np.float32) if out is None else out, table, *sizes, 1)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_planes_and_lookup_refuse_what_does_not_fit():
     pixels, out = np.zeros((1, 2, 2, 3), np.uint8), np.zeros(12, np.float32)
     for bad in (np.zeros((2, 2, 3), np.uint8), np.zeros((1, 2, 2, 4), np.uint8)):
         with pytest.raises(ValueError, match="pixels are"):
-            _kernels.planes(bad, out, TABLE)
+            _kernels.planes(bad, out, TABLE, 1)
     with pytest.raises(ValueError, match="output"):
-        _kernels.planes(pixels, out[:11], TABLE)
+        _kernels.planes(pixels, out[:11], TABLE, 1)
     codes = np.zeros(12, np.uint8)
     for run in (0, -1, 5, 6, 12, 2**62):
         with pytest.raises(ValueError, match="runs"):
@@ -174,5 +174,22 @@ def test_planes_and_lookup_refuse_what_does_not_fit():
 
 def test_empty_inputs_write_nothing():
     """No pixels is a valid number of pixels."""
-    _kernels.planes(np.zeros((0, 2, 2, 3), np.uint8), np.zeros(0, np.float32), TABLE)
+    _kernels.planes(np.zeros((0, 2, 2, 3), np.uint8), np.zeros(0, np.float32), TABLE, 1)
     _kernels.lookup(np.zeros(0, np.uint8), np.zeros(0, np.float32), TABLE, 1)
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 16, 1000])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bands_write_what_one_thread_writes(dtype, num_threads):
+    """However many threads share the work, and wherever their bands meet."""
+    table = table_of(dtype)
+    pixels = noise(3, 504, 644, 3)
+    sizes = {"patch_size": 14, "merge_size": 2, "times": 2, "repeat": False}
+    alone, shared = (torch.zeros(2 * 36 * 46, 1176, dtype=dtype) for _ in range(2))
+    write_patches(pixels, alone, table, **sizes)
+    write_patches(pixels, shared, table, **sizes, num_threads=num_threads)
+    assert torch.equal(alone, shared)
+    alone, shared = (torch.zeros(3, 3, 504, 644, dtype=dtype) for _ in range(2))
+    write_planes(pixels.permute(0, 3, 1, 2), alone, table)
+    write_planes(pixels.permute(0, 3, 1, 2), shared, table, num_threads)
+    assert torch.equal(alone, shared)
