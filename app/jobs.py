@@ -131,6 +131,8 @@ class ExecuteJob(Message):
     """The item's document, without its control block, which belongs to the API process."""
     header: bytes
     """The document's header; the worker writes it at the region's start."""
+    num_threads: int = 1
+    """Most threads to use; the pool tells when it sends the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import contextlib
 import signal
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -328,7 +328,15 @@ class WorkerPool:
             self._recycle_if_due(worker)
             self._dispatch()
 
-        worker.send(lane, ticket.job, take)
+        worker.send(lane, self._with_threads(ticket.job), take)
+
+    def _with_threads(self, job: Job) -> Job:
+        """Let a job use the cores that no other job asks for."""
+        if not isinstance(job, ExecuteJob):
+            return job
+        active = len(self._big) + sum(not ticket.is_small for ticket in self._tickets.values())
+        threads = self.size.processes * self.size.threads // active
+        return replace(job, num_threads=threads) if threads > 1 else job
 
     def _take_off(self, lane: Lane) -> Ticket:
         ticket = self._tickets.pop(lane)

@@ -160,7 +160,8 @@ class JobRunner:
         region = self._view(job.region)
         region[: len(job.header)] = job.header
         outputs = tensor_views(job.outputs, region)
-        return ExecuteResult(engine.process(self._item(job.item), job.plan, outputs))
+        item = self._item(job.item, job.num_threads)
+        return ExecuteResult(engine.process(item, job.plan, outputs))
 
     def _copy(self, job: CopyJob) -> ExecuteResult:
         start = time.perf_counter()
@@ -174,7 +175,7 @@ class JobRunner:
             ProcessReport(0.0, (time.perf_counter() - start) * 1e3, kernel="given")
         )
 
-    def _item(self, item: JobItem) -> ItemInput:
+    def _item(self, item: JobItem, num_threads: int = 1) -> ItemInput:
         return ItemInput(
             modality=item.modality,
             data=tuple(self._view(extent).toreadonly() for extent in item.media),
@@ -182,6 +183,7 @@ class JobRunner:
             kwargs=item.kwargs,
             index=item.index,
             settings=item.settings,
+            num_threads=num_threads,
         )
 
     def _view(self, extent: Extent) -> memoryview:

@@ -116,7 +116,7 @@ class ImageStage(Stage):
         decoded = time.perf_counter()
         merged = self.merged(self.effective(item))
         try:
-            ran = self.execute(self._as_media(pixels), merged, plan, outputs)
+            ran = self.execute(self._as_media(pixels), merged, plan, outputs, item.num_threads)
         except PlanMismatchError as exc:
             if pixels.shape[-1] == 3:
                 raise

@@ -140,6 +140,7 @@ class Stage(ABC):
         merged: hf.Merged,
         plan: ItemPlan,
         outputs: Mapping[str, torch.Tensor],
+        num_threads: int = 1,
     ) -> Ran:
         """Run one decoded item and write its tensors; return how it was run.
 
@@ -150,7 +151,7 @@ class Stage(ABC):
         """
         with torch.inference_mode():
             encoding = encoding_of(plan.tensors, outputs)
-            if self._execute_fast(media, merged, plan, outputs, encoding):
+            if self._execute_fast(media, merged, plan, outputs, encoding, num_threads):
                 return Ran("fast")
             if encoding != "plain":
                 # Whoever asked for codes is warned; others may ask for the same item.
@@ -233,11 +234,12 @@ class Stage(ABC):
         plan: ItemPlan,
         outputs: Mapping[str, torch.Tensor],
         encoding: Encoding,
+        num_threads: int,
     ) -> bool:
         if self._kernel is None or self.depends_on_data():
             return False
         try:
-            call = self._kernel.start(outputs, encoding)
+            call = self._kernel.start(outputs, encoding, num_threads)
             processor = hf.with_part(self.model.processor, self.modality, call.sub_processor)
             outcome = self.run(processor, [media], merged)
             check_executed(outcome.tensors, plan.tensors)

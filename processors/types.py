@@ -321,6 +321,8 @@ class ItemInput:
     """Place within its modality; only families with `stateful_prompt` look at it."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Family switches that span modalities (`use_audio_in_video`)."""
+    num_threads: int = 1
+    """Most threads to process it with; what comes out does not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class VideoStage(Stage):
         decoded = time.perf_counter()
         pixels = torch.from_numpy(frames).permute(0, 3, 1, 2).to(self.context.spec.device)
         clip = _clip(pixels, selection)
-        kernel = self._execute_clip(plan, clip, self.merged(kwargs), outputs)
+        kernel = self._execute_clip(plan, clip, self.merged(kwargs), outputs, item.num_threads)
         done = time.perf_counter()
         return ProcessReport((decoded - start) * 1e3, (done - decoded) * 1e3, kernel=kernel)
 
@@ -153,10 +153,11 @@ class VideoStage(Stage):
         clip: hf.Clip,
         merged: hf.Merged,
         outputs: Mapping[str, torch.Tensor],
+        num_threads: int,
     ) -> str:
         num_samples = plan.state.get("num_audio_samples")
         if num_samples is None:
-            return self.execute(clip, merged, plan, outputs).kernel
+            return self.execute(clip, merged, plan, outputs, num_threads).kernel
         # Only the number of samples enters the text; the waveform is the audio item's.
         silence = np.zeros(num_samples, np.float32)
         outcome = self._run_with_audio(self.model.processor, clip, silence, merged)

@@ -89,9 +89,9 @@ class Gate:
     def __str__(self) -> str:
         return str(self.path)
 
-    def has_begun(self) -> bool:
-        """Whether a job waits, or has waited."""
-        return any(self.path.parent.glob("*.began"))
+    def has_begun(self, num_jobs: int = 1) -> bool:
+        """Whether so many jobs wait, or have waited."""
+        return len(list(self.path.parent.glob("*.began"))) >= num_jobs
 
     def open(self) -> None:
         """Let the jobs go on."""
@@ -105,9 +105,9 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def began(gate: Gate) -> None:
-    """Wait until a job has said that it runs."""
-    await until(gate.has_begun)
+async def began(gate: Gate, num_jobs: int = 1) -> None:
+    """Wait until so many jobs have said that they run."""
+    await until(lambda: gate.has_begun(num_jobs))
 
 
 @pytest.fixture
@@ -237,6 +237,23 @@ async def test_plans_do_not_wait_for_pixels(arena: Arena, gate: Gate) -> None:
         assert not task.done()
         gate.open()
         await task
+
+
+async def test_a_job_gets_the_cores_that_no_other_job_asks_for(arena: Arena, gate: Gate) -> None:
+    """All lanes' for one that is alone; fewer, but one, where others run or wait."""
+
+    async def threads_told() -> int:
+        return (await execute(pool, arena, do="tell_threads"))[2][-1]
+
+    async with pool_of(processes=2, threads=2) as pool:
+        assert await threads_told() == 4
+        waiting = []
+        for active, threads in [(1, 2), (2, 1), (3, 1)]:
+            waiting.append(asyncio.create_task(execute(pool, arena, do="wait", file=str(gate))))
+            await began(gate, active)
+            assert await threads_told() == threads
+        gate.open()
+        await asyncio.gather(*waiting)
 
 
 async def test_a_full_queue_is_overloaded(arena: Arena, gate: Gate) -> None:

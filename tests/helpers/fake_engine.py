@@ -61,11 +61,12 @@ class FakeEngine:
         return ItemPlan(Modality.IMAGE, source, None, 0, None, (tensor,))
 
     def process(self, item: ItemInput, plan: ItemPlan, outputs: Mapping[str, Any]) -> ProcessReport:
-        """Fill the tensor with the item's index."""
+        """Fill the tensor with the item's index, and tell the threads it was given if asked to."""
         act(item.settings)
         if item.settings.get("do") == "replan":
             raise FramesMissing(plan)
-        outputs["x"].fill_(item.index)
+        told = item.settings.get("do") == "tell_threads"
+        outputs["x"].fill_(item.num_threads if told else item.index)
         return ProcessReport(1.0, 2.0)
 
     def render(self, chat: ChatInput) -> RenderedPrompt:
