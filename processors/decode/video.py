@@ -147,7 +147,8 @@ def _take(frame: AvObject, index: int, time_s: float, buffer: FrameBuffer) -> No
         return
     target = np.rot90(place, -turns)
     # A track whose size changes on the way keeps its first one.
-    rgb = frame.reformat(width=target.shape[1], height=target.shape[0], format="rgb24")
+    # By default a thread for every core is started anew for each frame.
+    rgb = frame.reformat(width=target.shape[1], height=target.shape[0], format="rgb24", threads=1)
     plane = rgb.planes[0]
     rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
     target[:] = rows[: rgb.height, : 3 * rgb.width].reshape(rgb.height, rgb.width, 3)
