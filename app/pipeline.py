@@ -38,6 +38,7 @@ from processors.errors import InvalidRequestError, PromptTooLongError, Unsupport
 from processors.kwargs import request_settings
 from processors.positions import compute_positions
 from processors.prompt import ExpandedPrompt
+from processors.tokenizing import NotRememberedError
 from processors.types import ChatInput, ItemPlan, Modality, RenderedPrompt
 
 T = TypeVar("T")
@@ -45,6 +46,9 @@ MAX_ROUNDS = 3
 """Times a request is planned: once, and again where fewer frames decode than a header promised."""
 SHORT_PROMPT = 16_384
 """Characters or ids of a prompt that is searched on the loop, in some tens of microseconds."""
+FEW_ITEMS = 8
+"""Items of a short prompt that is expanded on the loop where its tokens are remembered, in about
+0.1 ms: a hop to a thread would cost more."""
 MAX_TOKENS_PER_CHAR = 32
 """More than any tokenizer makes of a character, normalisation and spelling by bytes included."""
 Source = RenderedPrompt | np.ndarray | None
@@ -245,12 +249,15 @@ class Pipeline:
 
         The prompt's error goes before those of the items.
         """
+        remembered = self._expand_remembered(call, planned, source)
+        if remembered is not None:
+            return remembered, await self._execution.make(call, planned)
         if not self._is_surely_short(call, planned, source):
-            expanded = await self._expand(call, planned, source)
+            expanded = await self._expand_anew(call, planned, source)
             return expanded, await self._execution.make(call, planned)
         making = asyncio.create_task(self._execution.make(call, planned))
         try:
-            expanded = await self._expand(call, planned, source)
+            expanded = await self._expand_anew(call, planned, source)
             return expanded, await making
         except BaseException:
             making.cancel()
@@ -333,12 +340,37 @@ class Pipeline:
         return self._packer.begun(call, planned, expanded, stored, lambda: None)
 
     async def _expand(self, call: Call, planned: Sequence[Planned], source: Source) -> Expanded:
+        remembered = self._expand_remembered(call, planned, source)
+        if remembered is not None:
+            return remembered
+        return await self._expand_anew(call, planned, source)
+
+    async def _expand_anew(
+        self, call: Call, planned: Sequence[Planned], source: Source
+    ) -> Expanded:
         if source is None:
             return Expanded()
         with call.timings.stage("expand"):
             if isinstance(source, RenderedPrompt) and call.model.encoder.needs_worker:
                 return await self._expand_elsewhere(call, planned, source)
             return await self._in_thread(lambda: self._expand_now(call, planned, source))
+
+    def _expand_remembered(
+        self, call: Call, planned: Sequence[Planned], source: Source
+    ) -> Expanded | None:
+        """Return a short prompt expanded by what is remembered of its text, tokenizing nothing.
+
+        None where something would have to be tokenized, or it would take the loop too long.
+        """
+        if not isinstance(source, RenderedPrompt) or len(source.text) > SHORT_PROMPT:
+            return None
+        if len(planned) > FEW_ITEMS or call.request.positions or call.model.encoder.needs_worker:
+            return None
+        with call.timings.stage("expand"):
+            try:
+                return self._expand_now(call, planned, source, from_memory=True)
+            except NotRememberedError:
+                return None
 
     async def _expand_elsewhere(
         self, call: Call, planned: Sequence[Planned], source: RenderedPrompt
@@ -368,7 +400,12 @@ class Pipeline:
         return await self._in_thread(lambda: expand(ids, cores))
 
     def _expand_now(
-        self, call: Call, planned: Sequence[Planned], source: RenderedPrompt | np.ndarray
+        self,
+        call: Call,
+        planned: Sequence[Planned],
+        source: RenderedPrompt | np.ndarray,
+        *,
+        from_memory: bool = False,
     ) -> Expanded:
         request, encoder = call.request, call.model.encoder
         most = self._most_tokens(call)
@@ -379,6 +416,7 @@ class Pipeline:
                 [item.plan for item in planned],
                 lenient=request.lenient,
                 max_tokens=most,
+                from_memory=from_memory,
             )
         else:
             prompt = expand_around(

@@ -202,6 +202,8 @@ class IdWalk:
 
 def shift_placement(placement: ItemPlacement, by: int) -> ItemPlacement:
     """Return a placement moved by a number of positions."""
+    if not by:
+        return placement
     span = placement.span
     return replace(
         placement,

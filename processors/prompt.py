@@ -22,7 +22,7 @@ from processors.placeholders import PlaceholderFinder
 from processors.prompt_edits import edit_prompt
 from processors.slow_prompt import spread, without_second_bos
 from processors.splicing import NotApartError, Splice, SplicedText, place_item
-from processors.tokenizing import Ids, TextTokenizer
+from processors.tokenizing import Ids, TextTokenizer, TokenizerMemory
 from processors.types import (
     ItemPlacement,
     ItemPlan,
@@ -160,6 +160,7 @@ class PromptEncoder:
         *,
         lenient: bool = False,
         max_tokens: int | None = None,
+        from_memory: bool = False,
     ) -> ExpandedPrompt:
         """Return a text prompt expanded, with what the processor's own call writes into it.
 
@@ -170,8 +171,10 @@ class PromptEncoder:
             lenient: Drop surplus placeholders and items with a warning instead of refusing.
             max_tokens: Bound, BOS and the like aside, that is checked before anything of that size
                 is made.
+            from_memory: Tokenize nothing, so that the event loop may call this for a short prompt.
 
         Raises:
+            NotRememberedError: If nothing may be tokenized and something would have to be.
             PlaceholderMismatchError: If placeholders and items differ in number, or row tokens
                 stand in the prompt that belong to no item.
             InvalidRequestError: If the model has no tokenizer for text, or the text is no valid
@@ -180,7 +183,8 @@ class PromptEncoder:
 
         Blocking: CPU time grows with the text, not with the rows.
         """
-        tokenizer = self._require_tokenizer()
+        whole = self._require_tokenizer()
+        tokenizer = whole.memory if from_memory else whole
         items = self._waiting(plans, "prompt")
         edited = edit_prompt(prompt, self._edits, self._finder.in_text)
         pieces = self._take_placeholders(edited, items)
@@ -302,7 +306,9 @@ class PromptEncoder:
         """Return whether a part with ids is a media token, which no text joins with."""
         return part.ids is not None and len(part.ids) == 1 and part.ids[0] in self._media_ids
 
-    def _added_around(self, prompt: RenderedPrompt, tokenizer: TextTokenizer) -> tuple[Ids, Ids]:
+    def _added_around(
+        self, prompt: RenderedPrompt, tokenizer: TextTokenizer | TokenizerMemory
+    ) -> tuple[Ids, Ids]:
         """Return BOS and the like; nothing where the text writes BOS itself."""
         writes_bos = bool(self._bos) and prompt.text.startswith(str(self._bos))
         if not prompt.add_special_tokens or (len(tokenizer.prefix) and writes_bos):
@@ -355,7 +361,7 @@ class PromptEncoder:
         stops = np.flatnonzero(
             np.diff(whole == item.plan.row_token_id, prepend=False, append=False)
         )
-        runs = list(zip(stops[::2].tolist(), stops[1::2].tolist(), strict=True))
+        runs = tuple(zip(stops[::2].tolist(), stops[1::2].tolist(), strict=True))
         return Splice(whole, (place_item(item.plan, item.index, runs, (0, len(whole))),))
 
     def _heads(self, plans: Sequence[ItemPlan]) -> set[int]:

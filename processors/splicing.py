@@ -13,11 +13,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from processors.errors import PromptTooLongError
-from processors.tokenizing import Ids, TextTokenizer, Tokens
+from processors.tokenizing import Ids, TextTokenizer, TokenizerMemory, Tokens
 from processors.types import ItemPlacement, ItemPlan
 from processors.waiting import WaitingItem
 
@@ -37,17 +39,24 @@ class _Insert:
     """Half-open range of its parts among those of all inserts."""
 
 
+class _Ranges(NamedTuple):
+    """Half-open ranges, int64."""
+
+    first: np.ndarray
+    last: np.ndarray
+
+
 @dataclass(slots=True)
 class SplicedText:
     """A text under construction, with what was spliced into it.
 
     Args:
-        tokenizer: Says which runs may be collapsed.
+        tokenizer: Says which runs may be collapsed; or its memory, which tokenizes nothing.
         collapse: False to write every run out.
         max_tokens: Bound of the tokens of all replacements together.
     """
 
-    tokenizer: TextTokenizer
+    tokenizer: TextTokenizer | TokenizerMemory
     collapse: bool = True
     max_tokens: int | None = None
     _pieces: list[str] = field(default_factory=list)
@@ -103,21 +112,31 @@ class SplicedText:
 
         Raises:
             NotApartError: If a run or a row is not made of its own tokens.
+            NotRememberedError: If the tokenizer is a memory that does not hold them.
             PromptTooLongError: If there would be more than `max_tokens` tokens.
         """
-        tokens = self.tokenizer.encode(self.text) if tokens is None else tokens
-        counts = self._repeat_runs(tokens)
+        tokens = self.tokenizer.encode_prompt(self.text) if tokens is None else tokens
+        inserts = self._inserts
+        first, last = tokens.overlapping(
+            _int64([*self._starts, *(insert.start for insert in inserts)]),
+            _int64([*self._stops, *(insert.stop for insert in inserts)]),
+        )
+        num_parts = len(self._times)
+        parts = _Ranges(first[:num_parts], last[:num_parts])
+        counts = self._repeat_runs(tokens, parts)
         spelled = self._spell_typed_media(tokens, media_ids) if self._has_typed_text else {}
         for index, ids in spelled.items():
             counts[index] = len(ids)
         self._num_tokens = 0
         self._count(int(counts.sum()))
-        stops = np.cumsum(counts)
-        starts = stops - counts
-        ids = np.repeat(tokens.ids, counts)
+        borders = np.zeros(len(counts) + 1, dtype=np.int64)
+        np.cumsum(counts, out=borders[1:])
+        ids = tokens.ids.repeat(counts)
         for index, spelling in spelled.items():
-            ids[starts[index] : stops[index]] = spelling
-        return Splice(ids, tuple(self._place(tokens, starts, stops)))
+            ids[borders[index] : borders[index + 1]] = spelling
+        spans = _Ranges(borders[first[num_parts:]], borders[last[num_parts:]])
+        runs = self._find_runs(tokens, parts, borders)
+        return Splice(ids, tuple(self._place(spans, runs)))
 
     @property
     def text(self) -> str:
@@ -142,17 +161,15 @@ class SplicedText:
                 "prompt",
             )
 
-    def _repeat_runs(self, tokens: Tokens) -> np.ndarray:
+    def _repeat_runs(self, tokens: Tokens, parts: _Ranges) -> np.ndarray:
         """Return how often each token stands in the ids, int64."""
         counts = np.ones(len(tokens.ids), dtype=np.int64)
-        times = np.array(self._times, dtype=np.int64)
+        times = _int64(self._times)
         is_run = times > 0
         if not is_run.any():
             return counts
-        starts = np.array(self._starts)[is_run]
-        stops = np.array(self._stops)[is_run]
-        first, last = tokens.overlapping(starts, stops)
-        if (last - first != 1).any() or (tokens.ids[first] != self._run_ids).any():
+        first = parts.first[is_run]
+        if (parts.last[is_run] - first != 1).any() or (tokens.ids[first] != self._run_ids).any():
             raise NotApartError
         counts[first] = times[is_run]
         return counts
@@ -176,26 +193,43 @@ class SplicedText:
         place = bisect.bisect_right(self._trusted, start, key=lambda entry: entry[0]) - 1
         return place >= 0 and stop <= self._trusted[place][1]
 
-    def _place(self, tokens: Tokens, starts: np.ndarray, stops: np.ndarray) -> list[ItemPlacement]:
-        part_first, part_last = tokens.overlapping(np.array(self._starts), np.array(self._stops))
-        first, last = tokens.overlapping(
-            np.array([insert.start for insert in self._inserts]),
-            np.array([insert.stop for insert in self._inserts]),
-        )
-        total = int(stops[-1]) if len(stops) else 0
-        placements = []
-        for place, insert in enumerate(self._inserts):
-            begin, end = int(first[place]), int(last[place])
-            start = int(starts[begin]) if begin < len(starts) else total
-            span = (start, int(stops[end - 1]) if end > begin else start)
-            own = slice(*insert.parts)
-            inside = _within(part_first[own], part_last[own])
-            for index, plan in insert.item.placed:
-                row_token_id = -1 if plan.row_token_id is None else plan.row_token_id
-                rows = inside[tokens.ids[inside] == row_token_id]
-                runs = _join(starts[rows], stops[rows])
-                placements.append(place_item(plan, index, runs, span))
-        return placements
+    def _find_runs(
+        self, tokens: Tokens, parts: _Ranges, borders: np.ndarray
+    ) -> list[tuple[tuple[int, int], ...]]:
+        """Return where the rows of every item stand in the ids, for all items in one pass."""
+        inserts = self._inserts
+        row_ids = [
+            -1 if plan.row_token_id is None else plan.row_token_id
+            for insert in inserts
+            for _, plan in insert.item.placed
+        ]
+        # Of every item, the parts of its insert: a video's are also its sound's.
+        first_part = [insert.parts[0] for insert in inserts for _ in insert.item.placed]
+        last_part = [insert.parts[1] for insert in inserts for _ in insert.item.placed]
+        part, item = _within(_Ranges(_int64(first_part), _int64(last_part)))
+        token, place = _within(_Ranges(parts.first[part], parts.last[part]))
+        item = item[place]
+        is_row = tokens.ids[token] == _int64(row_ids)[item]
+        # Parts that share a token (their edges joined) tell it once each.
+        is_row[1:] &= (token[1:] != token[:-1]) | (item[1:] != item[:-1])
+        token, item = token[is_row], item[is_row]
+        starts, stops = borders[token], borders[token + 1]
+        is_new = np.ones(len(token) + 1, dtype=bool)
+        is_new[1:-1] = (starts[1:] != stops[:-1]) | (item[1:] != item[:-1])
+        runs = list(zip(starts[is_new[:-1]].tolist(), stops[is_new[1:]].tolist(), strict=True))
+        marks = item[is_new[:-1]].searchsorted(np.arange(len(row_ids) + 1)).tolist()
+        return [tuple(runs[start:stop]) for start, stop in pairwise(marks)]
+
+    def _place(
+        self, spans: _Ranges, runs: Sequence[tuple[tuple[int, int], ...]]
+    ) -> list[ItemPlacement]:
+        left = iter(runs)
+        whole = zip(spans.first.tolist(), spans.last.tolist(), strict=True)
+        return [
+            place_item(plan, index, next(left), span)
+            for insert, span in zip(self._inserts, whole, strict=True)
+            for index, plan in insert.item.placed
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +242,7 @@ class Splice:
 
 
 def place_item(
-    plan: ItemPlan, index: int, runs: Sequence[tuple[int, int]], span: tuple[int, int]
+    plan: ItemPlan, index: int, runs: tuple[tuple[int, int], ...], span: tuple[int, int]
 ) -> ItemPlacement:
     """Return where an item stands.
 
@@ -221,25 +255,24 @@ def place_item(
     return ItemPlacement(
         modality=plan.modality,
         index=index,
-        offsets=tuple(runs),
+        offsets=runs,
         span=span,
         num_tokens=num_tokens,
         token_id=plan.row_token_id,
     )
 
 
-def _within(first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return every index in ascending half-open ranges, once each, ascending."""
-    sizes = last - first
-    ends = np.cumsum(sizes)
-    indices = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(first - ends + sizes, sizes)
-    return np.unique(indices)
+def _within(ranges: _Ranges) -> tuple[np.ndarray, np.ndarray]:
+    """Return every index in half-open ranges, one range after the other, and which range it is of.
+
+    Example:
+        [4, 6) and [9, 10) -> 4, 5, 9 and 0, 0, 1.
+    """
+    sizes = ranges.last - ranges.first
+    place = np.arange(len(sizes)).repeat(sizes)
+    starts = ranges.first - (sizes.cumsum() - sizes)
+    return starts[place] + np.arange(len(place)), place
 
 
-def _join(starts: np.ndarray, stops: np.ndarray) -> list[tuple[int, int]]:
-    """Return ascending half-open ranges with those that touch joined."""
-    is_new = np.ones(len(starts), dtype=bool)
-    is_new[1:] = starts[1:] != stops[:-1]
-    is_end = np.ones(len(starts), dtype=bool)
-    is_end[:-1] = is_new[1:]
-    return list(zip(starts[is_new].tolist(), stops[is_end].tolist(), strict=True))
+def _int64(numbers: Sequence[int]) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)

@@ -64,8 +64,8 @@ class Stage(ABC):
         self.defaults = hf.default_values(self.part)
         self.server_kwargs = split_defaults(context.spec.default_kwargs, self.modality)
         check_sampling(self.server_kwargs)
-        self._merged: Memo[dict[str, Any]] = Memo()
-        self._shapes: Memo[Shape] = Memo()
+        self._merged: Memo[Hashable, dict[str, Any]] = Memo()
+        self._shapes: Memo[Hashable, Shape] = Memo()
         self.joins = Joins()
         self.plans_on_meta = False
         self._kernel: Kernel | None = None

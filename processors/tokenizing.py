@@ -24,7 +24,13 @@ Ids = np.ndarray
 """int32 of shape (L,)."""
 
 MAX_REMEMBERED_CHARS = 4096
-"""Longer texts are tokenized anew each time."""
+"""Longer texts are tokenized anew each time; whole prompts may have more."""
+MAX_REMEMBERED_PROMPT_CHARS = 16_384
+MAX_REMEMBERED_PROMPT_BYTES = 32 << 20
+"""What the tokens of all prompts remembered may take."""
+
+BYTES_OF_OBJECTS = 512
+"""Of one prompt remembered, beside its text and numbers."""
 
 _NEIGHBOURS = ("", "a", " ", "\n", "é.")
 _REPEATS = (2, 3, 6)
@@ -42,9 +48,13 @@ class Tokens:
 
     def overlapping(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the half-open ranges of tokens that hold a character of each [start, stop)."""
-        first = np.searchsorted(self.stops, starts, side="right")
-        last = np.searchsorted(self.starts, stops, side="left")
+        first = self.stops.searchsorted(starts, side="right")
+        last = self.starts.searchsorted(stops, side="left")
         return first, np.maximum(first, last)
+
+
+class NotRememberedError(Exception):
+    """Raised where a text would have to be tokenized that was not tokenized before."""
 
 
 class TextTokenizer:
@@ -65,9 +75,11 @@ class TextTokenizer:
         self._media_ids = frozenset(media_ids)
         self._added = self._tokenizer.get_added_tokens_decoder()
         self._anchor = self._find_anchor()
-        self._collapsible: Memo[bool] = Memo()
-        self._inside: Memo[Tokens] = Memo()
-        self._spelled: Memo[Ids] = Memo()
+        self._prompts: Memo[str, Tokens] = Memo(MAX_REMEMBERED_PROMPT_BYTES, _weigh)
+        self._collapsible: Memo[str, bool] = Memo()
+        self._inside: Memo[str, Tokens] = Memo()
+        self._spelled: Memo[str, Ids] = Memo()
+        self.memory = TokenizerMemory(self, self._prompts, self._collapsible, self._spelled)
 
     def token_id(self, text: str) -> int | None:
         """Return the id of a text that is one token of the vocabulary."""
@@ -77,6 +89,18 @@ class TextTokenizer:
     def token_texts(self, ids: Iterable[int]) -> list[str]:
         """Return how the vocabulary writes each id; nothing for unknown ones."""
         return [self._tokenizer.id_to_token(int(i)) or "" for i in ids]
+
+    def encode_prompt(self, text: str) -> Tokens:
+        """Return the tokens of a prompt's text; remembered, since prompts come again.
+
+        Raises:
+            InvalidRequestError: If the text holds lone surrogates.
+
+        Blocking: as `encode`.
+        """
+        if len(text) > MAX_REMEMBERED_PROMPT_CHARS:
+            return self.encode(text)
+        return self._prompts.get(text, lambda: self.encode(text))
 
     def encode(self, text: str) -> Tokens:
         """Return the tokens of a text, without BOS and the like.
@@ -162,7 +186,68 @@ class TextTokenizer:
         return ids[: own[0]], ids[own[-1] + 1 :]
 
 
-def _remember(memo: Memo[T], text: str, compute: Callable[[str], T]) -> T:
+class TokenizerMemory:
+    """What a tokenizer was asked before: answers as it did, at once, and never tokenizes.
+
+    Args:
+        tokenizer: Whose vocabulary to look into.
+        prompts: Tokens by text.
+        collapsible: Which texts may be collapsed.
+        spelled: Spellings by text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        prompts: Memo[str, Tokens],
+        collapsible: Memo[str, bool],
+        spelled: Memo[str, Ids],
+    ) -> None:
+        self.prefix, self.suffix = tokenizer.prefix, tokenizer.suffix
+        self.token_id = tokenizer.token_id
+        self._prompts = prompts
+        self._collapsible = collapsible
+        self._spelled = spelled
+
+    def encode_prompt(self, text: str) -> Tokens:
+        """Return the tokens of a prompt's text.
+
+        Raises:
+            NotRememberedError: If they are not remembered.
+        """
+        return _recall(self._prompts, text)
+
+    def is_collapsible(self, text: str) -> bool:
+        """Return whether a text is one token of which a run may be collapsed to one.
+
+        Raises:
+            NotRememberedError: If that is not remembered.
+        """
+        return _recall(self._collapsible, text)
+
+    def spell(self, text: str) -> Ids:
+        """Return ids of a text that holds a media token, with no media token among them.
+
+        Raises:
+            NotRememberedError: If they are not remembered.
+        """
+        return _recall(self._spelled, text)
+
+
+def _weigh(text: str, tokens: Tokens) -> int:
+    """Return the bytes of a text and its tokens."""
+    arrays = tokens.ids.nbytes + tokens.starts.nbytes + tokens.stops.nbytes
+    return 4 * len(text) + arrays + BYTES_OF_OBJECTS
+
+
+def _recall(memo: Memo[str, T], text: str) -> T:
+    value = memo.find(text)
+    if value is None:
+        raise NotRememberedError
+    return value
+
+
+def _remember(memo: Memo[str, T], text: str, compute: Callable[[str], T]) -> T:
     """Return what is computed of a text, remembered unless the text is long."""
     if len(text) > MAX_REMEMBERED_CHARS:
         return compute(text)

@@ -1,5 +1,6 @@
 """Random prompts: expanded ids equal tokenizing the whole text, and every item is where it is."""
 
+import re
 from functools import cache
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from processors.errors import PlaceholderMismatchError
 from processors.prompt import PromptEncoder
 from processors.types import ItemPlan, Modality, RenderedPrompt
 from tests.helpers.prompts import MEDIA, assert_as_whole, covered, model, plan, tokenizer, trusted
@@ -82,6 +84,27 @@ def test_text_equals_tokenizing_all_of_it(kind: str, data: st.DataObject):
         return
     expanded = encoder(kind).expand_text(trusted(unexpanded(pieces)), plans_of(pieces))
     assert_as_whole(kind, expanded, pieces)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "stripping", "single_word"])
+@given(data=st.data())
+@settings(deadline=None)
+def test_memory_expands_as_the_tokenizer_did(kind: str, data: st.DataObject):
+    """What was expanded before comes out of memory the same, typed media tokens included."""
+    pieces = data.draw(prompts(kind))
+    texts = [(p if isinstance(p, str) else f"<{p.modality.value}>") for p in pieces]
+    typed = data.draw(FRAGMENTS)
+    prompt = RenderedPrompt((*((text, True) for text in texts), (typed, False)))
+    plans = plans_of(pieces)
+    try:
+        expanded = encoder(kind).expand_text(prompt, plans)
+    except PlaceholderMismatchError as error:
+        with pytest.raises(PlaceholderMismatchError, match=re.escape(error.message)):
+            encoder(kind).expand_text(prompt, plans, from_memory=True)
+        return
+    again = encoder(kind).expand_text(prompt, plans, from_memory=True)
+    assert again.input_ids.tolist() == expanded.input_ids.tolist()
+    assert again.placements == expanded.placements
 
 
 @pytest.mark.parametrize("kind", KINDS)

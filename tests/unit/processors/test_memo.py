@@ -10,6 +10,18 @@ def test_values_are_computed_once_and_the_oldest_use_goes():
     def get(key: str) -> str:
         return memo.get(key, lambda: computed.append(key) or key.upper())
 
-    memo: Memo[str] = Memo(2)
+    memo: Memo[str, str] = Memo(2)
     assert [get("a"), get("b"), get("a"), get("c"), get("a"), get("b")] == list("ABACAB")
     assert computed == ["a", "b", "c", "b"]
+
+
+def test_values_weigh_what_they_are_said_to():
+    """Old values go until the rest weighs no more than allowed; one too heavy is not kept."""
+    memo: Memo[str, str] = Memo(6, lambda key, value: len(key) + len(value))
+    assert memo.get("a", lambda: "12") == "12"
+    assert memo.get("b", lambda: "12") == "12"
+    assert (memo.find("a"), memo.find("b")) == ("12", "12")
+    memo.get("c", lambda: "1")
+    assert (memo.find("a"), memo.find("b"), memo.find("c")) == (None, "12", "1")
+    assert memo.get("d", lambda: "123456") == "123456"
+    assert [memo.find(key) for key in "abcd"] == [None] * 4

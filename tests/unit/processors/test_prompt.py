@@ -10,7 +10,12 @@ from processors.errors import (
     PromptTooLongError,
 )
 from processors.prompt import PromptEncoder
-from processors.tokenizing import MAX_REMEMBERED_CHARS, TextTokenizer
+from processors.tokenizing import (
+    MAX_REMEMBERED_CHARS,
+    MAX_REMEMBERED_PROMPT_CHARS,
+    NotRememberedError,
+    TextTokenizer,
+)
 from processors.types import Modality, PlaceholderSpec, RenderedPrompt
 from tests.helpers.prompts import assert_as_whole, covered, model, plan, tokenizer, trusted
 
@@ -551,3 +556,26 @@ def test_long_texts_are_not_remembered():
     text = "a" * (MAX_REMEMBERED_CHARS + 1)
     reader = TextTokenizer(tokenizer("byte_level").to_str().encode(), ())
     assert reader.encode_inside(text).ids.tolist() == ids(text).tolist()
+
+
+def test_memory_never_tokenizes():
+    """What was not expanded before is refused, whatever part of it is new."""
+    encoder = PromptEncoder(model())
+    prompt, plans = trusted("a<image>b"), [image()]
+    with pytest.raises(NotRememberedError):
+        encoder.expand_text(prompt, plans, from_memory=True)
+    encoder.expand_text(prompt, plans)
+    encoder.expand_text(prompt, [image(("<row>", 7))], from_memory=True)
+    for other in (trusted("a<image>c"), RenderedPrompt((("a<image>", True), ("<row>", False)))):
+        with pytest.raises(NotRememberedError):
+            encoder.expand_text(other, plans, from_memory=True)
+    with pytest.raises(NotRememberedError):
+        encoder.expand_text(prompt, [image(("<break>", 2), ("<row>", 3))], from_memory=True)
+
+
+def test_long_prompts_are_not_remembered():
+    """A long prompt is tokenized each time, so that memory holds many short ones."""
+    prompt = trusted("a" * (MAX_REMEMBERED_PROMPT_CHARS + 1))
+    ENCODER.expand_text(prompt, [])
+    with pytest.raises(NotRememberedError):
+        ENCODER.expand_text(prompt, [], from_memory=True)
