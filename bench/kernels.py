@@ -108,7 +108,29 @@ def run(processor, pixels, kwargs: dict, plain_kwargs: dict, rounds: int) -> dic
             codes[name] = torch.zeros(shape, dtype=torch.uint8)
             codes[f"{name}.lut"] = torch.zeros(3, 256)
         functions["compact"] = lambda: kernel.run(pixels, kwargs, codes, "compact")
+    if kernel.argument == "images":
+        functions["taped"] = play_of(kernel, pixels, outputs)
     return measure(functions, rounds)
+
+
+def play_of(kernel, pixels, outputs: dict) -> Callable[[], object]:
+    """Return what writes an item by the tape of the first of its size."""
+    import torch
+
+    from processors.fast import Recording, view_of
+
+    call = kernel.start(outputs)
+    view = view_of(pixels)
+    with torch.inference_mode(), Recording(call, view) as recording:
+        features = call.sub_processor(images=[view], return_tensors="pt")
+    tape = recording.tape({n: v for n, v in features.items() if isinstance(v, torch.Tensor)})
+
+    def play() -> None:
+        call = kernel.start(outputs)
+        with torch.inference_mode():
+            call.write(tape.play(call, view_of(pixels)))
+
+    return play
 
 
 def report(family: str, media: str, medians: dict[str, float]) -> dict:

@@ -441,6 +441,26 @@ def with_part(processor: HfObject, modality: Modality, part: HfObject) -> HfObje
     return changed
 
 
+def with_text_unseen(processor: HfObject, modality: Modality) -> HfObject:
+    """Return a shallow copy of a processor that writes replacement texts unseen by torch's modes.
+
+    Some texts are written by whoever looks at pixels for their size alone (LLaVA's by way of a
+    numpy array); that texts do not depend on pixels is what planning rests on.
+    """
+    name = f"replace_{modality.value}_token"
+    write = getattr(processor, name, None)
+    if write is None:
+        return processor
+
+    def unseen(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        with torch._C.DisableTorchFunction():
+            return write(*args, **kwargs)
+
+    changed = copy.copy(processor)
+    setattr(changed, name, unseen)
+    return changed
+
+
 def takes_audio_in_video(processor: HfObject) -> bool:
     """Return whether a processor can put a video's own audio among its tokens."""
     return isinstance(processor, OmniModalProcessorMixin)

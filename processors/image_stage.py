@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -47,6 +47,7 @@ class ImageStage(Stage):
         self.learn(pair)
         if context.spec.image_backend == "torchvision":
             self.find_kernel()
+            self.find_tapes(pair[0])
             if self._whole_call is None:
                 self.find_batcher(pair[0])
 
@@ -114,9 +115,17 @@ class ImageStage(Stage):
         start = time.perf_counter()
         pixels = self._decode(item, plan)
         decoded = time.perf_counter()
-        merged = self.merged(self.effective(item))
+        kwargs = self.effective(item)
+        media = self._as_media(pixels)
         try:
-            ran = self.execute(self._as_media(pixels), merged, plan, outputs, item.num_threads)
+            ran = self.execute(
+                media,
+                self.merged(kwargs),
+                plan,
+                outputs,
+                item.num_threads,
+                _likeness_of(media, kwargs),
+            )
         except PlanMismatchError as exc:
             if pixels.shape[-1] == 3:
                 raise
@@ -168,6 +177,13 @@ class ImageStage(Stage):
         if self.context.spec.image_backend == "pil" or pixels.shape[-1] == 4:
             return Image.fromarray(pixels)
         return torch.from_numpy(pixels).permute(2, 0, 1).to(self.context.spec.device)
+
+
+def _likeness_of(media: torch.Tensor | Image.Image, kwargs: Mapping[str, Any]) -> Hashable | None:
+    """Return what a picture's features depend on besides the values of its pixels."""
+    if not isinstance(media, torch.Tensor):
+        return None
+    return media.shape, media.stride(), json.dumps(kwargs, sort_keys=True)
 
 
 def size_of(info: MediaInfo) -> tuple[int, int]:

@@ -39,6 +39,16 @@ class Memo(Generic[K, T]):
                 self._values.move_to_end(key)
             return value
 
+    def keep(self, key: K, value: T) -> None:
+        """Remember a value, in the place of an earlier one of that key."""
+        with self._lock:
+            if key in self._values:
+                self._weight -= self._weigh(key, self._values.pop(key))
+            self._values[key] = value
+            self._weight += self._weigh(key, value)
+            while self._weight > self._size:
+                self._weight -= self._weigh(*self._values.popitem(last=False))
+
     def get(self, key: K, compute: Callable[[], T]) -> T:
         """Return the value of a key, computing it at its first use."""
         with self._lock:
@@ -46,10 +56,5 @@ class Memo(Generic[K, T]):
                 self._values.move_to_end(key)
                 return self._values[key]
         value = compute()
-        with self._lock:
-            if key not in self._values:
-                self._weight += self._weigh(key, value)
-            self._values[key] = value
-            while self._weight > self._size:
-                self._weight -= self._weigh(*self._values.popitem(last=False))
+        self.keep(key, value)
         return value

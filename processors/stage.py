@@ -22,7 +22,7 @@ from processors.errors import (
     PromptTooLongError,
 )
 from processors.family import COUNTERS, Features, Run
-from processors.fast import Kernel, find_kernel
+from processors.fast import Call, Kernel, find_kernel
 from processors.fast.kernel import KernelUnfitError
 from processors.features import (
     Encoding,
@@ -40,6 +40,7 @@ from processors.features import (
 from processors.kwargs import check_bounds, check_sampling, override_sampling, split_defaults
 from processors.memo import Memo
 from processors.replacement import code_runs, find_row_token
+from processors.taped import Tapes, repeats_exactly
 from processors.types import (
     ItemInput,
     ItemPlan,
@@ -69,6 +70,7 @@ class Stage(ABC):
         self.joins = Joins()
         self.plans_on_meta = False
         self._kernel: Kernel | None = None
+        self._tapes: Tapes | None = None
         self.batcher: MicroBatcher[Any, Outcome] | None = None
         self._unknown: frozenset[str] = frozenset()
         self._learned: tuple[TensorSpec, ...] = ()
@@ -141,8 +143,18 @@ class Stage(ABC):
         plan: ItemPlan,
         outputs: Mapping[str, torch.Tensor],
         num_threads: int = 1,
+        likeness: Hashable | None = None,
     ) -> Ran:
         """Run one decoded item and write its tensors; return how it was run.
+
+        Args:
+            media: What `call` takes.
+            merged: Its keyword arguments.
+            plan: Its plan.
+            outputs: Where its tensors go.
+            num_threads: Most threads to use.
+            likeness: Everything besides the pixels' values that the result depends on; None where
+                that is not told.
 
         Raises:
             PlanMismatchError: If the result is not what was planned.
@@ -151,7 +163,7 @@ class Stage(ABC):
         """
         with torch.inference_mode():
             encoding = encoding_of(plan.tensors, outputs)
-            if self._execute_fast(media, merged, plan, outputs, encoding, num_threads):
+            if self._execute_fast(media, merged, plan, outputs, encoding, num_threads, likeness):
                 return Ran("fast")
             if encoding != "plain":
                 # Whoever asked for codes is warned; others may ask for the same item.
@@ -227,6 +239,27 @@ class Stage(ABC):
         if spec.allow_fast and family.allow_fast and spec.device == "cpu":
             self._kernel = find_kernel(self.part, self.server_kwargs)
 
+    def find_tapes(self, make: Maker) -> None:
+        """Let items of one likeness share a tape, if what one gives is exact.
+
+        Args:
+            make: Makes an item of noise.
+        """
+        if self._kernel is None or self.depends_on_data():
+            return
+        media, merged = make("noise"), self.merged(self.server_kwargs)
+        try:
+            with torch.inference_mode():
+                if repeats_exactly(
+                    self._kernel,
+                    media.permute(1, 2, 0).contiguous().permute(2, 0, 1),
+                    lambda call, item: self._run_fast(call, item, merged),
+                    lambda item: self.run_real(item, merged),
+                ):
+                    self._tapes = Tapes()
+        except (KernelUnfitError, PlanMismatchError, *hf.HF_ERRORS):
+            return
+
     def _execute_fast(
         self,
         media: Any,  # noqa: ANN401 - what `call` takes
@@ -235,19 +268,34 @@ class Stage(ABC):
         outputs: Mapping[str, torch.Tensor],
         encoding: Encoding,
         num_threads: int,
+        likeness: Hashable | None,
     ) -> bool:
         if self._kernel is None or self.depends_on_data():
             return False
-        try:
-            call = self._kernel.start(outputs, encoding, num_threads)
-            processor = hf.with_part(self.model.processor, self.modality, call.sub_processor)
-            outcome = self.run(processor, [media], merged)
+
+        def run(call: Call, item: Any) -> Outcome:  # noqa: ANN401
+            return self._run_fast(call, item, merged)
+
+        def check(outcome: Outcome) -> None:
             check_executed(outcome.tensors, plan.tensors)
             self.check_executed(outcome, plan)
-            call.write(outcome.tensors)
+
+        try:
+            call = self._kernel.start(outputs, encoding, num_threads)
+            if self._tapes is None or likeness is None:
+                outcome = run(call, media)
+                check(outcome)
+                call.write(outcome.tensors)
+            else:
+                call.write(self._tapes.run(likeness, plan, call, media, run, check))
         except (KernelUnfitError, *hf.HF_ERRORS):
             return False  # the plain processor runs, and says what is wrong if it is
         return True
+
+    def _run_fast(self, call: Call, media: Any, merged: hf.Merged) -> Outcome:  # noqa: ANN401
+        processor = hf.with_part(self.model.processor, self.modality, call.sub_processor)
+        unseen = hf.with_text_unseen(processor, self.modality)
+        return self.run(unseen, [media], merged)
 
     def run_real(self, media: Any, merged: hf.Merged) -> Outcome:  # noqa: ANN401
         """Run one decoded item that was planned.

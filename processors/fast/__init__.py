@@ -17,14 +17,18 @@ Feature extractors of sound are stood in for by a copy that fits in the original
 
 from processors.fast.encoding import expand
 from processors.fast.find import find_kernel
-from processors.fast.kernel import Kernel, KernelUnfitError, view_of
+from processors.fast.kernel import Call, Kernel, KernelUnfitError, view_of
 from processors.fast.mel import find_mel
 from processors.fast.passes import AVAILABLE
+from processors.fast.tape import Recording, Tape
 
 __all__ = [
     "AVAILABLE",
+    "Call",
     "Kernel",
     "KernelUnfitError",
+    "Recording",
+    "Tape",
     "expand",
     "find_kernel",
     "find_mel",

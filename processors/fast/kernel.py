@@ -12,16 +12,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from processors.fast import resizing
 from processors.fast.layouts import Layout, Patches
 from processors.fast.lut import identity_table, keeps_zero, normalization_table, rows_equal
 from processors.fast.passes import write_patches
-from processors.fast.resizing import Resizing
 from processors.types import LutEncoding
 
 Encoding = Literal["plain", "compact", "raw"]
@@ -208,6 +209,18 @@ def view_of(pixels: Pixels) -> torch.Tensor:
     return torch.from_numpy(pixels).movedim(-1, -3)
 
 
+def _as_function(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let torch's modes see a method of `Call` as they see torch's functions."""
+
+    @wraps(method)
+    def seen(call: Call, pixels: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if has_torch_function_unary(pixels):
+            return handle_torch_function(seen, (pixels,), call, pixels, *args, **kwargs)
+        return method(call, pixels, *args, **kwargs)
+
+    return seen
+
+
 class Call:
     """One run: what was put off, and where it is to be written."""
 
@@ -245,8 +258,13 @@ class Call:
 
     def resize(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Stand in for a method that resizes: the same, by our own pass."""
-        with Resizing(self._num_threads):
+        with resizing.Resizing(self.interpolate):
             return plain(*args, **kwargs)
+
+    @_as_function
+    def interpolate(self, pixels: torch.Tensor, size: tuple[int, int], mode: str) -> torch.Tensor:
+        """Resize by our own pass; see `processors.fast.resizing.resize`."""
+        return resizing.resize(pixels, size, mode, self._num_threads)
 
     def keep_pixels(
         self,
@@ -267,6 +285,7 @@ class Call:
         self.table = table
         return images
 
+    @_as_function
     def patchify(self, images: torch.Tensor, **sizes: int) -> tuple[Any, ...]:
         """Stand in for `patchify`: write the patches, return their shape and grid."""
         if self._kernel.patches is None or len(images) != 1:
@@ -277,7 +296,7 @@ class Call:
         if name in self._outputs:
             write_patches(
                 images.flatten(0, -4).permute(0, 2, 3, 1),
-                self._target(name, self._code_shape(name, tuple(patches.shape[1:]))),
+                self._rows(name, self._code_shape(name, tuple(patches.shape[1:]))),
                 self._entries(name, self._kernel.features[name]),
                 patch_size=sizes["patch_size"],
                 merge_size=sizes.get("merge_size", 1) if layout.in_blocks else 1,
@@ -297,6 +316,11 @@ class Call:
         if output.shape != shape or not output.is_contiguous():
             raise KernelUnfitError
         return output
+
+    def _rows(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return where the patches of the only item go; some protocols stack items' rows."""
+        output = self._outputs[name]
+        return self._target(name, (1, *shape) if output.dim() > len(shape) else shape)
 
     def _entries(self, name: str, feature: Feature) -> torch.Tensor:
         if self.table is None or not self._kernel.takes(self.table):

@@ -55,11 +55,17 @@ def suits(pixels: torch.Tensor, size: Any, mode: str) -> bool:  # noqa: ANN401
 
 
 class Resizing(TorchFunctionMode):
-    """Within it, `torch.nn.functional.interpolate` is our own pass wherever that takes the call."""
+    """Within it, `torch.nn.functional.interpolate` is our own pass wherever that takes the call.
 
-    def __init__(self, num_threads: int = 1) -> None:
+    Args:
+        resize: What resizes: (pixels, size, mode), as `resize` does.
+    """
+
+    def __init__(
+        self, resize: Callable[[torch.Tensor, tuple[int, int], str], torch.Tensor]
+    ) -> None:
         super().__init__()
-        self._num_threads = num_threads
+        self._resize = resize
 
     def __torch_function__(
         self,
@@ -86,7 +92,7 @@ class Resizing(TorchFunctionMode):
     ) -> torch.Tensor:
         is_plain = scale_factor is None and not align_corners and not recompute_scale_factor
         if AVAILABLE and antialias and is_plain and suits(pixels, size, mode):
-            return resize(pixels, (size[0], size[1]), mode, self._num_threads)
+            return self._resize(pixels, (size[0], size[1]), mode)
         resized: torch.Tensor = torch.nn.functional.interpolate(
             pixels, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
         )

@@ -25,3 +25,15 @@ def test_values_weigh_what_they_are_said_to():
     assert (memo.find("a"), memo.find("b"), memo.find("c")) == (None, "12", "1")
     assert memo.get("d", lambda: "123456") == "123456"
     assert [memo.find(key) for key in "abcd"] == [None] * 4
+
+
+def test_values_are_kept_and_found():
+    """What was not kept is not found; a find keeps a value, and what is kept anew is replaced."""
+    memo: Memo[str, int] = Memo(2)
+    assert memo.find("a") is None
+    memo.keep("a", 1)
+    memo.keep("b", 2)
+    assert memo.find("a") == 1
+    memo.keep("c", 3)
+    memo.keep("a", 4)
+    assert [memo.find(key) for key in "abc"] == [4, None, 3]
