@@ -9,7 +9,8 @@ from transformers import AutoProcessor, WhisperFeatureExtractor
 
 from processors import hf
 from processors.fast import find_mel
-from processors.fast.mel import LEAST_FRAMES, count_audible
+from processors.fast.mel import GRAIN_FRAMES, LEAST_FRAMES, count_audible
+from processors.fast.padding import SilentPad
 from processors.types import Modality
 from tests.helpers.model_zoo import FAMILIES, available_families
 
@@ -35,28 +36,13 @@ def assert_same(extractor, faster, clips, **kwargs):
     assert all(torch.equal(expected[name], given[name]) for name in expected)
 
 
-@pytest.fixture
-def computed(whisper, monkeypatch):
-    """Return the numbers of frames that the extractor's own code computes."""
-    frames = []
-    plain = whisper._torch_extract_fbank_features
-
-    def watched(waveforms, device="cpu"):
-        result = plain(waveforms, device)
-        frames.append(result.shape[-1])
-        return result
-
-    monkeypatch.setattr(whisper, "_torch_extract_fbank_features", watched)
-    return frames
-
-
-def test_only_what_can_be_heard_is_computed(whisper, computed):
+def test_only_what_can_be_heard_is_computed(whisper):
     """A second of sound costs 128 frames of 3000, silence 64, a full window all."""
-    faster = find_mel(whisper)
-    for seconds, frames in ((1.0, 128), (0.0, 64), (30.0, 3000)):
-        computed.clear()
-        run(faster, [sound(int(seconds * RATE_HZ))] if seconds else [np.zeros(9, np.float32)])
-        assert computed == [frames]
+    audible = find_mel(whisper)._torch_extract_fbank_features
+    for num_samples, frames in ((RATE_HZ, 128), (0, 64), (30 * RATE_HZ, None)):
+        padded = np.zeros((1, 30 * RATE_HZ), np.float32)
+        padded[0, :num_samples] = sound(num_samples)
+        assert audible.frames_to_compute(padded) == frames
 
 
 EDGES = [1, 2, 159, 160, 161, 200, 9399, 9400, 9401, 14519, 14520, 14521]
@@ -85,6 +71,16 @@ def test_every_edge_is_equal(whisper, num_samples):
 def test_arguments_are_the_extractors_own(whisper, kwargs):
     """Whatever window a call's arguments make, the result is the plain one."""
     assert_same(whisper, find_mel(whisper), [sound(30_000)], **kwargs)
+
+
+def test_any_number_of_frames_is_equal(whisper):
+    """Products of matrices, and spectra, of any number of frames have the same bits."""
+    audible = find_mel(whisper)._torch_extract_fbank_features
+    random = np.random.default_rng(1)
+    for frames in {*range(LEAST_FRAMES, 700, GRAIN_FRAMES), *random.integers(64, 3000, 12)}:
+        waveform = sound(int(frames) * 160 + int(random.integers(160)))[None]
+        plain = whisper._torch_extract_fbank_features(waveform)
+        assert np.array_equal(audible.log_mel(waveform), plain)
 
 
 def test_several_clips_are_equal(whisper):
@@ -157,6 +153,73 @@ def test_the_proof_can_fail(kind):
     assert find_mel(kind()) is None
 
 
+class Louder(WhisperFeatureExtractor):
+    """Frames that do not depend on each other, and are not Whisper's."""
+
+    def _torch_extract_fbank_features(self, waveform, device="cpu"):
+        return super()._torch_extract_fbank_features(waveform, device) * np.float32(2)
+
+
+class Unfloored(WhisperFeatureExtractor):
+    """Whisper's frames but for those of sound that can hardly be heard."""
+
+    def _torch_extract_fbank_features(self, waveform, device="cpu"):
+        return super()._torch_extract_fbank_features(waveform, device).clip(-1)
+
+
+class WithoutFilters(WhisperFeatureExtractor):
+    """Keeps its filters elsewhere."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._filters, self.mel_filters = self.mel_filters, None
+
+    def _torch_extract_fbank_features(self, waveform, device="cpu"):
+        whole = copy.copy(self)
+        whole.mel_filters = self._filters
+        return WhisperFeatureExtractor._torch_extract_fbank_features(whole, waveform, device)
+
+
+@pytest.mark.parametrize("kind", [Louder, Unfloored, WithoutFilters])
+def test_other_computations_are_the_extractors_own(kind):
+    """Where frames are computed otherwise, silence is still not computed, and bits are kept."""
+    faster = find_mel(kind())
+    assert faster._torch_extract_fbank_features.log_mel is None
+    assert_same(kind(), faster, [sound(30_000)])
+
+
+class PadsBoth(WhisperFeatureExtractor):
+    """Zeros stand on both sides of a clip."""
+
+    def pad(self, *args, **kwargs):
+        padded = super().pad(*args, **kwargs)
+        padded["input_features"] = np.roll(padded["input_features"], 5, axis=1)
+        return padded
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"padding_value": 0.5},
+        {"padding_side": "left"},
+        {"return_attention_mask": True},
+    ],
+    ids=str,
+)
+def test_padding_is_the_extractors_own(kwargs):
+    """Where silence is not what is appended, nothing of ours is."""
+    extractor = WhisperFeatureExtractor(**kwargs)
+    assert_same(extractor, find_mel(extractor), [sound(20_000), sound(100)])
+    assert isinstance(find_mel(extractor).pad, SilentPad) == ("return_attention_mask" in kwargs)
+
+
+def test_the_proof_of_padding_can_fail():
+    """Clips that stand elsewhere in the window are found out."""
+    faster = find_mel(PadsBoth())
+    assert not isinstance(faster.pad, SilentPad)
+    assert_same(PadsBoth(), faster, [sound(20_000)])
+
+
 def test_threads_share_a_stand_in(whisper):
     """Calls at the same time do not mix."""
     faster = find_mel(whisper)
@@ -199,6 +262,7 @@ def test_families(model_dir, family):
     faster = find_mel(processor._audio_processor)
     assert (faster is not None) == (family in WITH_WINDOW)
     if faster is not None:
+        assert faster._torch_extract_fbank_features.log_mel is not None
         assert hf.with_part(processor, Modality.AUDIO, faster)._audio_processor is faster
 
 
