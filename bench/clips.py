@@ -62,13 +62,30 @@ def repeat_clip(source: Path, path: Path, times: int) -> None:
 
 def make_sound(seconds: float) -> bytes:
     """Return a WAV file of a noisy tone, 16 kHz mono."""
-    t = np.arange(round(seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
-    noise = np.random.default_rng(SEED).standard_normal(t.size)
-    tone = 0.3 * np.sin(2 * np.pi * 220 * t) + 0.05 * noise
     out = io.BytesIO()
     with wave.open(out, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(SAMPLE_RATE_HZ)
-        file.writeframes((tone * 32767).astype("<i2").tobytes())
+        file.writeframes(_noisy_tone(seconds, SAMPLE_RATE_HZ, 1).tobytes())
     return out.getvalue()
+
+
+def make_stereo(seconds: float, rate_hz: int) -> bytes:
+    """Return an MP3 file of a tone with other noise in each channel."""
+    out = io.BytesIO()
+    with av.open(out, "w", format="mp3") as container:
+        stream = container.add_stream("libmp3lame", rate=rate_hz, layout="stereo")
+        frame = av.AudioFrame.from_ndarray(_noisy_tone(seconds, rate_hz, 2), "s16p", "stereo")
+        frame.sample_rate = rate_hz
+        for piece in (frame, None):
+            container.mux(stream.encode(piece))
+    return out.getvalue()
+
+
+def _noisy_tone(seconds: float, rate_hz: int, num_channels: int) -> np.ndarray:
+    """Return int16 of shape (channels, S)."""
+    t = np.arange(round(seconds * rate_hz)) / rate_hz
+    noise = np.random.default_rng(SEED).standard_normal((num_channels, t.size))
+    tone = 0.3 * np.sin(2 * np.pi * 220 * t) + 0.05 * noise
+    return (tone * 32767).astype("<i2")

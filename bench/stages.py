@@ -1,20 +1,26 @@
 """Decoding and processing of one clip in one process: the engine, and the plain way.
 
-`python -m bench.stages MODEL_DIRECTORY video|audio`. An order is `{"file": path, "requests": n}`,
-its answer `{"decode": {"mmprep": [..], "plain": [..]}, "process": {"mmprep": [..], "plain": [..]},
-"is_equal": bool}`: seconds, and whether all features are equal to the last bit. Plain decoding is
-what transformers does: all frames up to the last wanted one by PyAV. Sounds are decoded once, by
-the engine's decoder. An order with `"trim": true` is answered with the length of a sound's feature
-with `trim_padding`, `{"length": n}`.
+`python -m bench.stages MODEL_DIRECTORY video|audio`. An order is `{"file": path, "requests": n,
+"kwargs": {..}}`, its answer `{"decode": {"mmprep": [..], "plain": [..]}, "process": {"mmprep":
+[..], "plain": [..], "floor": [..]}, "is_equal": bool}`: seconds, and whether all features are equal
+to the last bit. Plain decoding is what transformers does: all frames up to the last wanted one by
+PyAV; of sounds all channels, resampled and then averaged. Both sides process the sound that the
+engine's decoder gives. The floor of a sound's features is its spectrum and one product with the
+filters. An order with `"trim": true` is answered with the length of a sound's feature with
+`trim_padding`, `{"length": n}`.
 """
 
 import io
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
+import soxr
 import torch
 from transformers.video_utils import read_video_pyav
 
@@ -42,8 +48,10 @@ class Stages:
         self._processor = load_processor(directory)
         self._modality = modality
 
-    def item(self, data: bytes, **options: Any) -> tuple[ItemInput, ItemPlan]:
-        item = ItemInput(self._modality, (data,), MediaOptions(**options))
+    def item(
+        self, data: bytes, options: MediaOptions | None = None, kwargs: Mapping | None = None
+    ) -> tuple[ItemInput, ItemPlan]:
+        item = ItemInput(self._modality, (data,), options or MediaOptions(), kwargs or {})
         return item, self._engine.plan(item)
 
     def run(self, item: ItemInput, plan: ItemPlan, times: dict) -> bool:
@@ -80,15 +88,47 @@ class Stages:
         extractor = self._processor.feature_extractor
         rate = extractor.sampling_rate
         sound = decode_audio(item.data[0], sample_rate_hz=rate, options=item.options, limits=LIMITS)
+        clocked(times["decode"]["plain"], lambda: decode_stereo_first(item.data[0], rate))
+        clocked(times["process"]["floor"], partial(self._floor, torch.from_numpy(sound)))
         return clocked(
             times["process"]["plain"],
             lambda: extractor(sound, sampling_rate=rate, return_tensors="pt"),
         )
 
+    @torch.inference_mode()
+    def _floor(self, sound: torch.Tensor) -> torch.Tensor:
+        size, hop = len(self._window), self._processor.feature_extractor.hop_length
+        spectrum = torch.stft(sound, size, hop, window=self._window, return_complex=True)
+        return self._filters.T @ spectrum.real
+
+    @cached_property
+    def _window(self) -> torch.Tensor:
+        return torch.hann_window(self._processor.feature_extractor.n_fft)
+
+    @cached_property
+    def _filters(self) -> torch.Tensor:
+        return torch.from_numpy(self._processor.feature_extractor.mel_filters).float()
+
     def trimmed_length(self, data: bytes) -> int:
         """Return the frames of a sound's feature with `trim_padding`."""
-        _, plan = self.item(data, trim_padding=True)
+        _, plan = self.item(data, MediaOptions(trim_padding=True))
         return max(t.shape[-1] for t in plan.tensors if t.role == "feature")
+
+
+def decode_stereo_first(data: bytes, rate_hz: int) -> np.ndarray:
+    """Return a file's sound, resampled before its channels are averaged."""
+    resampler = av.AudioResampler(format="fltp")
+    with av.open(io.BytesIO(data)) as container:
+        native_hz = container.streams.audio[0].rate
+        pieces = [
+            planar.to_ndarray()
+            for frame in container.decode(audio=0)
+            for planar in resampler.resample(frame)
+        ]
+    sound = np.concatenate(pieces, axis=1).T
+    if native_hz != rate_hz:
+        sound = soxr.resample(sound, native_hz, rate_hz, quality="HQ")
+    return sound.mean(axis=1)
 
 
 def clocked(times: list[float], work: Callable[[], Any]) -> Any:
@@ -106,9 +146,9 @@ def main() -> None:
         data = Path(order["file"]).read_bytes()
         if order.get("trim"):
             return {"length": stages.trimmed_length(data)}
-        item, plan = stages.item(data)
+        item, plan = stages.item(data, kwargs=order.get("kwargs"))
         times: dict[str, Any] = {
-            stage: {"mmprep": [], "plain": []} for stage in ("decode", "process")
+            stage: {"mmprep": [], "plain": [], "floor": []} for stage in ("decode", "process")
         }
         is_equal = [stages.run(item, plan, times) for _ in range(order["requests"])]
         return {**times, "is_equal": all(is_equal)}
