@@ -22,8 +22,8 @@ from app.errors import (
     NotFoundError,
     problem,
 )
+from app.front import Application, WholeRequestRoute
 from app.house import open_house
-from app.middleware import RequestMiddleware
 from app.respond import JsonResponse
 from app.routes import features, leases, models, preprocess, probes
 from app.versions import versions
@@ -46,7 +46,8 @@ def create_app(settings: Settings, devices: Devices = Devices()) -> FastAPI:  # 
             app.state.house = house
             yield
 
-    app = FastAPI(
+    app = Application(
+        [r for r in preprocess.router.routes if isinstance(r, WholeRequestRoute)],
         title="mmprep",
         summary="Multimodal preprocessing for LLM engines",
         version=versions()["mmprep"],
@@ -57,7 +58,6 @@ def create_app(settings: Settings, devices: Devices = Devices()) -> FastAPI:  # 
     app.state.start_error = None
     for module in (preprocess, features, leases, models, probes):
         app.include_router(module.router)
-    app.add_middleware(RequestMiddleware)
     for kind, handler in (
         (MmprepError, _coded),
         (TransportError, _coded),

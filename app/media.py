@@ -19,9 +19,10 @@ from app.loading.loader import Loader
 from app.records import Records
 from app.schemas import WireMedia, WirePreprocessed
 from app.staging import StagedMedia
-from processors.errors import InvalidRequestError
+from processors.errors import InvalidRequestError, MmprepError
 from processors.hashing import digest_of_frames
 from processors.types import Modality
+from transport.errors import TransportError
 
 MAX_KEY_CHARS = 8192
 """Of a source that is looked for among the others: longer ones hold the medium itself, and hashing
@@ -159,6 +160,13 @@ class MediaStage:
 
         Cancellation: Loads under way are cancelled and their bytes let go.
         """
+        if len(items) == 1:
+            # A single item needs no task of its own.
+            load = self._load_item(items[0], uploads, salt, headers_only=headers_only)
+            try:
+                return [await load]
+            except (MmprepError, TransportError) as error:
+                raise ItemErrors([at_item(error, items[0].param)]) from error
         shared: dict[Hashable, asyncio.Task[LoadedItem]] = {}
         tasks: list[asyncio.Task[LoadedItem]] = []
         repeats: list[bool] = []

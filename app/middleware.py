@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import MutableMapping
+from random import getrandbits
 from typing import Any
 
 import structlog
@@ -33,16 +33,15 @@ class RequestMiddleware:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
-        state["request_id"] = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        state["request_id"] = given if _REQUEST_ID.fullmatch(given) else f"{getrandbits(64):016x}"
         trace = continue_trace(headers.get("traceparent"))
         state["traceparent"] = trace
         # Not the loop's clock: uvloop's goes in steps of 1 ms.
-        start, status = time.perf_counter(), 0
+        start = time.perf_counter()
 
         async def send_named(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                state["status"] = message["status"]
                 out = [h for h in message.get("headers", ()) if h[0] != b"x-request-id"]
                 out.append((b"x-request-id", state["request_id"].encode()))
                 if trace is not None:
@@ -58,17 +57,17 @@ class RequestMiddleware:
                 await self._app(scope, receive, send_named)
         finally:
             metrics.inflight.dec()
-            self._tell(scope, state, status, time.perf_counter() - start, trace)
+            self._tell(scope, state, time.perf_counter() - start, trace)
 
     def _tell(
         self,
         scope: Scope,
         state: MutableMapping[str, Any],
-        status: int,
         seconds: float,
         trace: str | None,
     ) -> None:
         house = scope["app"].state.house
+        status = state.get("status", 0)
         route = getattr(scope.get("route"), "path", "other")
         code = state.get("code", "ok" if 200 <= status < 400 else "other" if status else "gone")
         house.metrics.observe_request(route, code, seconds)

@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -17,6 +18,8 @@ from app.config import ServerSettings
 
 ABORT_KEY = "mmprep.abort"
 """Scope key of a callable that drops the connection at once, unsent bytes included."""
+WATCH_KEY = "mmprep.watch"
+"""Scope key of `Protocol.watch`, which costs no task as waiting for ASGI's `receive` does."""
 SOCKET_MODE = 0o660
 UNREAD_BYTES = 512 * 1024
 """Of a body that may wait in the server: eight times uvicorn's own bound, with which a body of
@@ -69,11 +72,33 @@ def _ends_head(data: bytes) -> bool:
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, with an abort in its scope, and joined or larger pieces."""
+    """uvicorn's HTTP protocol, with an abort and a watch in its scope, joined or larger pieces."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take over a connection."""
+        self._is_lost = False
+        self._watchers: set[Callable[[], None]] = set()
         super().connection_made(JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of a connection, and tell who watches it."""
+        super().connection_lost(exc)
+        self._is_lost = True
+        for tell in list(self._watchers):
+            tell()
+
+    @contextmanager
+    def watch(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Have a function called, soon or at once, if the client leaves within the context."""
+        if self._is_lost:
+            tell()
+        # Where reading is paused nothing tells that the client has left.
+        self.flow.resume_reading()
+        self._watchers.add(tell)
+        try:
+            yield
+        finally:
+            self._watchers.discard(tell)
 
     def on_body(self, body: bytes) -> None:
         """Take bytes of a request's body; reading pauses when too many wait to be taken over."""
@@ -89,6 +114,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # servers may add keys
         scope[ABORT_KEY] = self.transport.abort
+        scope[WATCH_KEY] = self.watch
 
 
 class DrainingServer(uvicorn.Server):

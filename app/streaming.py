@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.server import ABORT_KEY
+from app.server import ABORT_KEY, WATCH_KEY
 
 CHUNK_BYTES = 1024 * 1024
 TAIL_BYTES = 160 * 1024
@@ -57,24 +57,23 @@ class StreamedResponse(Response):
         self._executor = executor
         self._stalled_s = stalled_s
         self._on_end = on_end
+        self._is_reader_gone = False
         self.content_nbytes = sum(_length(part) for part in parts)
         self.headers["content-length"] = str(self.content_nbytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response; a reader that stalls or leaves gets no more and `on_end(False)`."""
         complete = False
-        # What fits into the server's own buffer waits for nobody.
-        watch = None
-        if self.content_nbytes > LAST_BYTES:
-            watch = asyncio.ensure_future(_disconnected(receive))
         try:
-            complete = await self._send_all(scope, send, watch)
+            with scope[WATCH_KEY](self._leave):
+                complete = await self._send_all(scope, send)
         finally:
-            if watch is not None:
-                watch.cancel()
             self._on_end(complete)
 
-    async def _send_all(self, scope: Scope, send: Send, watch: asyncio.Future[None] | None) -> bool:
+    def _leave(self) -> None:
+        self._is_reader_gone = True
+
+    async def _send_all(self, scope: Scope, send: Send) -> bool:
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
@@ -87,7 +86,7 @@ class StreamedResponse(Response):
             view = memoryview(buffer)
             private = isinstance(buffer, bytes)
             for start, stop in _cuts(view.nbytes, left):
-                if watch is not None and watch.done():
+                if self._is_reader_gone:
                     return False
                 chunk = view[start:stop]
                 is_tail = left - start <= TAIL_BYTES
@@ -106,7 +105,7 @@ class StreamedResponse(Response):
             left -= view.nbytes
         if not self.content_nbytes:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return watch is None or not watch.done()
+        return not self._is_reader_gone
 
     async def _make(self, part: Made) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(self._executor, part[1])
@@ -125,8 +124,3 @@ def _cuts(nbytes: int, left: int) -> list[tuple[int, int]]:
     stops = {*range(CHUNK_BYTES, nbytes, CHUNK_BYTES), tail, last, nbytes}
     marks = sorted(stop for stop in stops if 0 < stop <= nbytes)
     return list(zip([0, *marks[:-1]], marks, strict=True))
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from app.answer import Answer, binary_parts, json_parts, respond
 from app.body import BodyLimits, find_body_kind, read_body
 from app.call import Call
+from app.front import WholeRequestRoute
 from app.house import House
 from app.jobs import DeadlineExceededError
 from app.media import Uploads
@@ -21,26 +20,15 @@ from app.multipart import read_multipart
 from app.openapi import preprocess_answers, preprocess_body
 from app.routes.deps import house_of, key_id_of
 from app.schemas import PreprocessRequest
+from app.server import WATCH_KEY
 from app.timing import Timings
 from app.wire import BINARY_TYPE, accepts, parse
 
-
-class WholeRequestRoute(APIRoute):
-    """A route whose endpoint reads the request itself; FastAPI only documents it."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the endpoint as it is."""
-        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-        return handler
-
-
 router = APIRouter(tags=["preprocess"], route_class=WholeRequestRoute)
-T = TypeVar("T")
 QUICK_BODY_BYTES = 1 << 20
 QUICK_BODY_COMMAS = 1024
 """Bodies of this size with no more commas are parsed on the loop, in 0.2 ms at most: as long as a
 hop to a thread and back."""
-COMMA = ord(",")
 SHORT_ANSWER = 8192
 """Tokens of an answer that is put together on the loop, in less than a hop to a thread."""
 SHORT_ANSWER_ITEMS = 8
@@ -66,28 +54,26 @@ class PreprocessResponse(Response):
         timings = Timings()
         media_type = accepts(self._request.headers.get("accept"))
         with house.admission.enter():
-            body, uploads = await self._read()
+            try:
+                body, uploads = await self._read()
+            except ClientDisconnect:
+                self._say_gone()
+                return
             try:
                 parsed = await self._parse(body)
                 # What it holds stands in the request now: a large body is not kept twice.
                 del body
                 call = self._open(parsed, received, timings)
-                try:
-                    async with asyncio.timeout_at(call.deadline):
-                        response = await _unless_gone(
-                            self._work(call, uploads, media_type), receive
-                        )
-                except TimeoutError as error:
-                    raise DeadlineExceededError(
-                        "The deadline passed before the answer was ready; raise deadline_ms or "
-                        "send less."
-                    ) from error
+                response = await self._work_in_time(call, uploads, media_type)
             except ClientGone:
-                house.log.info("client_gone", request_id=self._request.state.request_id)
+                self._say_gone()
                 return
             finally:
                 uploads.release()
             await response(scope, receive, send)
+
+    def _say_gone(self) -> None:
+        self._house.log.info("client_gone", request_id=self._request.state.request_id)
 
     async def _read(self) -> tuple[bytes, Uploads]:
         settings, request = self._house.settings, self._request
@@ -114,15 +100,43 @@ class PreprocessResponse(Response):
         state = self._request.state
         if parsed.request_id is not None:
             state.request_id = parsed.request_id
-        base_url = house.settings.transport.advertise_url or str(self._request.base_url)
+        base_url = house.settings.transport.advertise_url
+        if not base_url and "ref" in parsed.transports:
+            base_url = str(self._request.base_url)
         return house.pipeline.open(
             parsed,
             state.request_id,
             received,
             timings,
             key_id=self._key_id,
-            base_url=base_url.rstrip("/"),
+            base_url=(base_url or "").rstrip("/"),
         )
+
+    async def _work_in_time(self, call: Call, uploads: Uploads, media_type: str) -> Response:
+        """Return the response, unless its time is up or the client leaves.
+
+        Raises:
+            DeadlineExceededError: If it took too long.
+            ClientGone: If the client closed the connection.
+        """
+        is_gone = False
+
+        def leave() -> None:
+            nonlocal is_gone
+            is_gone = True
+            if not limit.expired():
+                limit.reschedule(0)
+
+        try:
+            async with asyncio.timeout_at(call.deadline) as limit:
+                with self._request.scope[WATCH_KEY](leave):
+                    return await self._work(call, uploads, media_type)
+        except TimeoutError as error:
+            if is_gone:
+                raise ClientGone from error
+            raise DeadlineExceededError(
+                "The deadline passed before the answer was ready; raise deadline_ms or send less."
+            ) from error
 
     async def _work(self, call: Call, uploads: Uploads, media_type: str) -> Response:
         house = self._house
@@ -157,32 +171,13 @@ def _is_quick(body: bytes) -> bool:
     """Return whether a body is parsed quickly: long strings are, many values are not."""
     if len(body) > QUICK_BODY_BYTES:
         return False
-    # Ten times as fast as counting by `bytes.count`.
-    return int(np.count_nonzero(np.frombuffer(body, np.uint8) == COMMA)) <= QUICK_BODY_COMMAS
-
-
-async def _unless_gone(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """Return the work's result; cancel it when the client leaves.
-
-    Raises:
-        ClientGone: If the client closed the connection first.
-    """
-    task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_disconnect(receive))
-    try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
-    finally:
-        watch.cancel()
-        task.cancel()
-        await asyncio.wait((task,))
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    place = -1
+    for _ in range(QUICK_BODY_COMMAS + 1):
+        # Twenty times as fast as counting where there are few.
+        place = body.find(b",", place + 1)
+        if place < 0:
+            return True
+    return False
 
 
 @router.post(

@@ -107,6 +107,24 @@ def test_a_client_that_leaves_leaves_nothing(service: Service) -> None:
     assert service.preprocess(body(jpeg(3000))).status_code == 200
 
 
+def test_a_client_may_leave_in_the_middle_of_its_body(service: Service) -> None:
+    """Half a body is nobody's fault: no problem is logged or counted, and nothing stays held."""
+    port = int(service.base_url.rsplit(":", 1)[1])
+    before = service.metric("mmprep_requests_total")
+    for kind in (b"application/json", b"multipart/form-data; boundary=b"):
+        with socket.create_connection(("127.0.0.1", port)) as leaving:
+            leaving.sendall(
+                b"POST /preprocess HTTP/1.1\r\nhost: x\r\ncontent-type: " + kind + b"\r\n"
+                b"content-length: 1000\r\n\r\n--b\r\n"
+            )
+            until(lambda: service.metric("mmprep_requests_admitted") > 0)
+        until(lambda: is_at_rest(service))
+    codes = service.get("/metrics").text
+    assert service.metric("mmprep_requests_total") > before
+    assert 'code="gone",route="/preprocess"' in codes
+    assert 'code="internal"' not in codes
+
+
 def test_a_deadline_is_kept(service: Service) -> None:
     """A request that cannot be done in time is 504, and its work is dropped."""
     answer = service.preprocess(body(*(jpeg(n + 4000) for n in range(8)), deadline_ms=5))

@@ -3,7 +3,11 @@
 import asyncio
 from typing import Any
 
-from app.server import UNREAD_BYTES, JoiningTransport, Protocol
+from starlette.applications import Starlette
+from uvicorn.server import ServerState
+
+from app.config import ServerSettings
+from app.server import UNREAD_BYTES, JoiningTransport, Protocol, make_server
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
@@ -87,3 +91,33 @@ async def test_reading_pauses_when_much_is_unread() -> None:
     protocol.on_body(b"x")
     assert protocol.flow.is_paused
     assert len(protocol.cycle.body) == UNREAD_BYTES + 1
+
+
+async def test_a_watch_tells_once_that_the_client_left() -> None:
+    """Within its context, at once where it was too late, and no more when the context is left."""
+    told: list[str] = []
+
+    class Flow:
+        is_paused = True
+
+        def resume_reading(self) -> None:
+            self.is_paused = False
+
+        def resume_writing(self) -> None:
+            pass
+
+    class Transport(Recorder):
+        def get_extra_info(self, name: str) -> None:
+            pass
+
+    protocol: Any = Protocol(make_server(Starlette(), ServerSettings()).config, ServerState(), {})
+    protocol.connection_made(Transport())
+    protocol.flow = Flow()
+    with protocol.watch(lambda: told.append("left before")):
+        assert not protocol.flow.is_paused
+    with protocol.watch(lambda: told.append("left")):
+        assert not told
+        protocol.connection_lost(None)
+        assert told == ["left"]
+    with protocol.watch(lambda: told.append("was gone")):
+        assert told == ["left", "was gone"]
