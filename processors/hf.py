@@ -273,6 +273,14 @@ def merge_kwargs(
     return dict(merged)
 
 
+def adds_special_tokens(processor: HfObject, tokenizer: HfObject) -> bool:
+    """Return whether a processor's own call adds BOS or the like to a plain text."""
+    merge = getattr(processor, "_merge_kwargs", None)
+    merged = merge(tokenizer_init_kwargs=tokenizer.init_kwargs) if merge is not None else {}
+    adds = merged.get("text_kwargs", {}).get("add_special_tokens", True)
+    return bool(adds and tokenizer("")["input_ids"])
+
+
 def lay_out_images(processor: HfObject, images: Sequence[HfObject]) -> HfObject:
     """Nest images as the processor's call does before it processes them."""
     return processor.prepare_inputs_layout(images=list(images))[0]

@@ -51,7 +51,8 @@ def build_info(
         fingerprint_inputs=inputs,
         prompt_fingerprint=_prompt_fingerprint(model, tokenizer_json),
         tokenizer_json=tokenizer_json,
-        adds_special_tokens=tokenizer is not None and bool(tokenizer("")["input_ids"]),
+        adds_special_tokens=tokenizer is not None
+        and hf.adds_special_tokens(model.processor, tokenizer),
         bos_token=getattr(tokenizer, "bos_token", None),
         has_chat_template=chat_template_of(model) is not None,
         model_dtype=_model_dtype(model.config),

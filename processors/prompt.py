@@ -311,7 +311,8 @@ class PromptEncoder:
     ) -> tuple[Ids, Ids]:
         """Return BOS and the like; nothing where the text writes BOS itself."""
         writes_bos = bool(self._bos) and prompt.text.startswith(str(self._bos))
-        if not prompt.add_special_tokens or (len(tokenizer.prefix) and writes_bos):
+        adds = prompt.add_special_tokens and self._adds_special_tokens
+        if not adds or (len(tokenizer.prefix) and writes_bos):
             return tokenizer.prefix[:0], tokenizer.suffix[:0]
         return tokenizer.prefix, tokenizer.suffix
 

@@ -66,7 +66,7 @@ def _text_of(parts: Sequence[ReplacementPart]) -> str:
 
 
 def without_second_bos(prompt: RenderedPrompt, bos: str | None, *, adds: bool) -> RenderedPrompt:
-    """Return a prompt to which no BOS is added where the tokenizer adds one and the text has it."""
-    if adds and bos and prompt.text.startswith(bos):
+    """Return a prompt to which nothing is added where the model's call does not, or it has BOS."""
+    if not adds or (bos and prompt.text.startswith(bos)):
         return replace(prompt, add_special_tokens=False)
     return prompt

@@ -254,7 +254,7 @@ class ModelInfo:
     tokenizer_json: bytes | None = field(repr=False)
     """The fast tokenizer, serialised; None where there is none (slow tokenizer, or no text)."""
     adds_special_tokens: bool = False
-    """Whether encoding a plain text adds BOS or the like."""
+    """Whether the processor's own call adds BOS or the like to a plain text."""
     bos_token: str | None = None
     has_chat_template: bool = False
     model_dtype: str | None = None

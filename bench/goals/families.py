@@ -67,7 +67,7 @@ def request_of(name: str, jpeg: Path) -> dict[str, Any]:
     family = FAMILIES[name]
     prompt = f"{family.prompts[Modality.IMAGE]}What is this?"
     source = {"file": str(jpeg), "distinct": True}
-    request = recipe({"images": [source]}, "shm", prompt, model=name)
+    request = recipe({"images": [source]}, "shm", f"{family.written}{prompt}", model=name)
     if not family.has_text:
         del request["fields"]["prompt"]
     return request

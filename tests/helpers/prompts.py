@@ -135,6 +135,7 @@ def model(
         "placeholders": placeholders, "special_tokens": {t: ids[t] for t in MEDIA},
         "features": {}, "accepted_kwargs": {}, "fingerprint": "00" * 32, "fingerprint_inputs": {},
         "prompt_fingerprint": None, "tokenizer_json": serialized, "bos_token": "<s>",
+        "adds_special_tokens": True,
     }  # fmt: skip
     return ModelInfo(**(fields | changes))
 

@@ -52,8 +52,9 @@ def test_images_equal_the_joint_call(name: str, layout: str, model_dir: Callable
     joint = served.processor(**family.call(sample))
 
     assert_joint(name, results, dict(joint))
-    if family.prompts[Modality.IMAGE] and (name, "image") not in OTHER_IDS:
-        ours = served.ids(sample.text, [plan for plan, _ in results])
+    has_placeholder = family.prompts[Modality.IMAGE] or family.written
+    if has_placeholder and (name, "image") not in OTHER_IDS:
+        ours = served.ids(f"{family.written}{sample.text}", [plan for plan, _ in results])
         assert ours == joint["input_ids"][0].tolist()
 
 

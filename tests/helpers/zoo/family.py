@@ -34,6 +34,8 @@ class Family:
     """Returns (processor, config)."""
     prompts: dict[Modality, str]
     """What stands in a prompt for one item of each modality, framing tokens included."""
+    written: str = ""
+    """The placeholder of an image that Hugging Face's call writes before the prompt by itself."""
     alone: tuple[Modality, ...] = ()
     """Modalities that the joint Hugging Face call takes only without the others."""
     nested_images: bool = False

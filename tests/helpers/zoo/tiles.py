@@ -263,7 +263,12 @@ def deepseek_vl_hybrid():
     return processor, config
 
 
-@family("Florence2ForConditionalGeneration", image="", max_items={Modality.IMAGE: 1})
+@family(
+    "Florence2ForConditionalGeneration",
+    image="",
+    written="<image>",
+    max_items={Modality.IMAGE: 1},
+)
 def florence2():
     specials = SpecialTokens(
         first=("<s>", "<pad>", "</s>", "<unk>"),

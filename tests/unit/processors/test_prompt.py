@@ -531,6 +531,16 @@ def test_a_tokenizer_without_added_tokens_has_no_anchor():
     assert offsets(encoder.expand_text(trusted("x img"), [one])) == [((1, 4),)]
 
 
+def test_nothing_is_added_where_the_processors_call_adds_nothing():
+    """Some processors call a tokenizer that adds BOS, and tell it not to."""
+    encoder = PromptEncoder(model("with_bos", adds_special_tokens=False))
+    expanded = encoder.expand_text(trusted("a<image>", add_special_tokens=True), [image()])
+    rendered = encoder.expand_text(trusted("a<image>"), [image()])
+    assert expanded.input_ids.tolist() == rendered.input_ids.tolist()
+    written, _ = encoder.for_worker(trusted("a<image>", add_special_tokens=True), [image()])
+    assert not written.add_special_tokens
+
+
 def test_tokens_before_and_after_are_found():
     """A tokenizer that adds an end is asked for it too, and not where the text writes BOS."""
     from tokenizers import processors
