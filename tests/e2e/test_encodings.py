@@ -247,7 +247,7 @@ def test_variants_of_what_is_in_the_making_are_waited_for(service: Service, clie
     with service.client() as http:
         told = http.get(path, params={"dtype": "bfloat16"})
         assert told.status_code in (200, 202)  # 200 where the worker was faster
-        got = http.get(path, params={"dtype": "bfloat16", "wait_ms": 30_000})
+        got = service.features(f"{path}?dtype=bfloat16")
         assert got.status_code == 200
         exact = safetensors.torch.load(http.get(path).content)["pixel_values"]
     halves = safetensors.torch.load(got.content)["pixel_values"]

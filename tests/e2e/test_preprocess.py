@@ -427,15 +427,14 @@ def test_features_follow_a_pending_answer(service: Service) -> None:
     answer = service.preprocess(body).json()
     item = answer["items"][0]
     assert item["status"] in ("pending", "cached")
-    url = f"/features/{item['hash']}?wait_ms=20000"
-    document = service.get(url)
+    document = service.features(f"/features/{item['hash']}")
     assert document.status_code == 200
     assert len(document.content) == item["location"]["nbytes"]
     full = service.preprocess({"prompt": IMAGE, "images": [b64(data)]}).json()
     assert full["items"][0]["status"] == "cached"
     cut = service.preprocess({**body, "images": [b64(data[:-200_000])]})
     if cut.status_code == 200:
-        failed = service.get(f"/features/{cut.json()['items'][0]['hash']}?wait_ms=20000")
+        failed = service.features(f"/features/{cut.json()['items'][0]['hash']}")
         assert (failed.status_code, problem_of(failed)["code"]) == (422, "media_decode_failed")
     else:
         assert problem_of(cut)["code"] == "media_decode_failed"

@@ -79,7 +79,7 @@ def test_a_pending_answer_opens_with_its_lease(service: Service) -> None:
         path = told["items"][0]["location"]["url"].removeprefix(ADVERTISED)
         other = call(service, "GET", f"{path.partition('?')[0]}?wait_ms=20000")
         assert problem_of(other)["code"] == "lease_not_found"
-        own = call(service, "GET", f"{path}&wait_ms=20000")
+        own = service.features(path, key="one")
         if images[0] == b64(data):
             assert (own.status_code, len(own.content)) == (
                 200,

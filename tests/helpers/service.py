@@ -46,6 +46,15 @@ class Service:
         with self.client() as client:
             return client.get(path)
 
+    def features(self, path: str, key: str | None = None) -> httpx2.Response:
+        """Get features however long they are in the making: a busy machine takes its time."""
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        address = httpx2.URL(path).copy_merge_params({"wait_ms": 20_000})
+        with self.client(headers=headers) as client:
+            while (response := client.get(address)).status_code == 202:
+                pass
+        return response
+
     def metric(self, name: str) -> float:
         """The sum of all samples of a metric."""
         lines = self.get("/metrics").text.splitlines()
