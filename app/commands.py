@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import resource
@@ -39,6 +40,9 @@ from transport.errors import TransportError
 MIN_OPEN_FILES = 4096
 UPLOAD_LIMIT = 1 << 30
 SWITCH_INTERVAL_S = 0.001
+COLLECT_EVERY = 10_000
+"""New objects after which cyclic garbage is looked for; a request makes some hundreds, few of them
+in cycles."""
 
 
 class CommandError(Exception):
@@ -89,7 +93,15 @@ def serve(settings: Settings, arguments: argparse.Namespace) -> int:
     print("mmprep is loading its models into worker processes ...", flush=True)
     server = make_server(app, settings.server)
     host, port = sockets[-1].getsockname()[:2]
-    server.on_started = lambda: _greet(app.state.house, host, port)
+
+    def on_started() -> None:
+        # What stands now stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(COLLECT_EVERY, *gc.get_threshold()[1:])
+        _greet(app.state.house, host, port)
+
+    server.on_started = on_started
     # What stops the start is told once, in one line, not as a traceback of the server's.
     logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
     try:

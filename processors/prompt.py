@@ -6,9 +6,10 @@ as they are (`processors.id_walk`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from processors.errors import (
     UnsupportedOptionError,
 )
 from processors.id_walk import Expansion, IdWalk, ItemIds, shift_placement
+from processors.memo import Memo
 from processors.placeholders import PlaceholderFinder
 from processors.prompt_edits import edit_prompt
 from processors.slow_prompt import spread, without_second_bos
@@ -33,13 +35,19 @@ from processors.types import (
 )
 from processors.waiting import WaitingItem, WaitingItems, mismatch
 
+MAX_EXPANDED_BYTES = 32 << 20
+"""What all expanded prompts that are remembered may take."""
+MAX_EXPANDED_CHARS = 16_384
+MAX_EXPANDED_PARTS = 64
+"""Of a prompt that is remembered expanded: what its placeholders become, in parts."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpandedPrompt:
     """A prompt as the engine takes it."""
 
     input_ids: Ids
-    """int32 of shape (L,)."""
+    """int32 of shape (L,); many may hold it, so none writes to it."""
     placements: tuple[ItemPlacement, ...]
     """Where each item stands, by first position; items without a placeholder are missing."""
     warnings: tuple[tuple[str, str], ...] = ()
@@ -69,6 +77,7 @@ class PromptEncoder:
         """Whether only a worker can tokenize text: see `for_worker`."""
         self._ids_of_text = {p.text: p.token_id for p in specs.values() if p.token_id is not None}
         self._finder = PlaceholderFinder(specs, self._tokenizer)
+        self._expanded: Memo[_Key, ExpandedPrompt] = Memo(MAX_EXPANDED_BYTES, _weigh)
 
     def count(self, source: RenderedPrompt | Ids) -> dict[Modality, int]:
         """Return how many placeholders of each modality a prompt holds.
@@ -185,6 +194,26 @@ class PromptEncoder:
         """
         whole = self._require_tokenizer()
         tokenizer = whole.memory if from_memory else whole
+
+        def expand() -> ExpandedPrompt:
+            return self._expand_text(tokenizer, prompt, plans, lenient, max_tokens)
+
+        key = _key_of(prompt, plans, lenient)
+        if key is None:
+            return expand()
+        expanded = self._expanded.get(key, expand)
+        is_short = max_tokens is None or len(expanded.input_ids) <= max_tokens
+        # What was remembered under a wider bound is refused as it is without.
+        return expanded if is_short else expand()
+
+    def _expand_text(
+        self,
+        tokenizer: TextTokenizer | TokenizerMemory,
+        prompt: RenderedPrompt,
+        plans: Sequence[ItemPlan],
+        lenient: bool,
+        max_tokens: int | None,
+    ) -> ExpandedPrompt:
         items = self._waiting(plans, "prompt")
         edited = edit_prompt(prompt, self._edits, self._finder.in_text)
         pieces = self._take_placeholders(edited, items)
@@ -203,6 +232,7 @@ class PromptEncoder:
         prefix, suffix = self._added_around(prompt, tokenizer)
         spliced = _collapsed_or_whole(splice)
         ids = np.concatenate([prefix, spliced.ids, suffix])
+        ids.flags.writeable = False
         placements = [shift_placement(p, len(prefix)) for p in spliced.placements]
         return _finished(ids, placements, plans, warnings, "prompt")
 
@@ -406,6 +436,33 @@ def _collapsed_or_whole(splice: Callable[..., Splice]) -> Splice:
         raise PlaceholderMismatchError(
             "A media token of the prompt joins with the text beside it.", "prompt"
         ) from error
+
+
+class _Key(NamedTuple):
+    """All that a text prompt's expansion follows from."""
+
+    pieces: tuple[tuple[str, bool], ...]
+    add_special_tokens: bool
+    items: tuple[Hashable, ...]
+    lenient: bool
+
+
+def _key_of(prompt: RenderedPrompt, plans: Sequence[ItemPlan], lenient: bool) -> _Key | None:
+    """Return what a prompt is remembered by; None for what is long to look up."""
+    num_parts = sum(len(plan.replacement or ()) for plan in plans)
+    num_chars = sum(len(text) for text, _ in prompt.pieces)
+    if num_parts + len(plans) > MAX_EXPANDED_PARTS or num_chars > MAX_EXPANDED_CHARS:
+        return None
+    items = tuple((p.modality, p.replacement, p.num_tokens, p.row_token_id) for p in plans)
+    return _Key(prompt.pieces, prompt.add_special_tokens, items, lenient)
+
+
+def _weigh(key: _Key, expanded: ExpandedPrompt) -> int:
+    """Return about the bytes of an expanded prompt and its key."""
+    num_chars = sum(len(text) for text, _ in key.pieces)
+    num_runs = sum(len(placement.offsets) for placement in expanded.placements)
+    objects = 512 * (1 + len(key.items) + num_runs)
+    return objects + 4 * num_chars + expanded.input_ids.nbytes
 
 
 def _row_ids(plans: Sequence[ItemPlan]) -> set[int]:

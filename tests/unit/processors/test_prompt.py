@@ -583,6 +583,37 @@ def test_memory_never_tokenizes():
         encoder.expand_text(prompt, [image(("<break>", 2), ("<row>", 3))], from_memory=True)
 
 
+def test_a_remembered_prompt_is_still_refused_for_its_length():
+    """The bound is the request's, whatever was expanded before; what is shared is not writable."""
+    encoder = PromptEncoder(model())
+    prompt, plans = trusted("a<image>b"), [image(("<row>", 100))]
+    expanded = encoder.expand_text(prompt, plans, max_tokens=102)
+    assert encoder.expand_text(prompt, plans, max_tokens=102, from_memory=True) is expanded
+    assert not expanded.input_ids.flags.writeable
+    for from_memory in (False, True):
+        with pytest.raises(PromptTooLongError):
+            encoder.expand_text(prompt, plans, max_tokens=101, from_memory=from_memory)
+
+
+def test_items_and_leniency_tell_remembered_prompts_apart():
+    """Another size, another row, or a surplus that was dropped is another prompt."""
+    encoder = PromptEncoder(model())
+    prompt = trusted("a<image>b<image>")
+    one, other = image(("<row>", 2)), image(("<row>", 3))
+    first = encoder.expand_text(prompt, [one, other])
+    second = encoder.expand_text(prompt, [other, one])
+    assert offsets(first) == [((1, 3),), ((4, 7),)]
+    assert offsets(second) == [((1, 4),), ((5, 7),)]
+    dropped = encoder.expand_text(prompt, [one], lenient=True)
+    assert dropped.warnings
+    with pytest.raises(PlaceholderMismatchError):
+        encoder.expand_text(prompt, [one])
+    with_bos = RenderedPrompt(prompt.pieces, add_special_tokens=True)
+    encoder = PromptEncoder(model("with_bos"))
+    lengths = [len(encoder.expand_text(p, [one, other]).input_ids) for p in (prompt, with_bos)]
+    assert lengths[1] == lengths[0] + 1
+
+
 def test_long_prompts_are_not_remembered():
     """A long prompt is tokenized each time, so that memory holds many short ones."""
     prompt = trusted("a" * (MAX_REMEMBERED_PROMPT_CHARS + 1))
