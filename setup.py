@@ -17,4 +17,4 @@ def kernel(name: str) -> Extension:
     )
 
 
-setup(ext_modules=[kernel("_kernels"), kernel("_resize")])
+setup(ext_modules=[kernel("_kernels"), kernel("_resize"), kernel("_mel")])

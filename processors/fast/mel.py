@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from processors.fast.logmel import LogMel, Waveforms, find_log_mel
+from processors.fast.logmel import LogMel, Waveforms, find_log_mels
 from processors.fast.padding import UNFIT, find_pad
 
 GRAIN_FRAMES = 32
@@ -128,8 +128,7 @@ def _ways(extractor: object) -> list[AudibleFrames]:
         return []
     if not isinstance(hop, int) or not isinstance(size, int) or not 0 < size <= MARGIN_FRAMES * hop:
         return []
-    log_mel = find_log_mel(extractor, hop, size)
-    ways = [None] if log_mel is None else [log_mel, None]
+    ways = (*find_log_mels(extractor, hop, size), None)
     return [AudibleFrames(plain, hop, -(-size // 2), way) for way in ways]
 
 

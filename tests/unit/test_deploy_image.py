@@ -206,7 +206,7 @@ def test_image_holds_no_tools(image: Image) -> None:
         "import processors.fast._kernels\n"
         "import torch\n"
         "if torch.backends.cpu.get_cpu_capability() != 'DEFAULT':\n"
-        "    import processors.fast._resize\n"
+        "    import processors.fast._mel, processors.fast._resize\n"
         "sys.exit(str(found) if found else 0)\n"
     )
     python = str(image.prefix / "bin" / "python")
