@@ -33,6 +33,8 @@ def encode(tensors: Sequence[TensorSpec], encoding: str, dtype: str) -> tuple[Te
         dtype: Of floating features, `float32` for what the processor gives; of compact ones it is
             what they are once expanded.
     """
+    if encoding == PLAIN and dtype == EXACT:
+        return tuple(tensors)
     encoded: list[TensorSpec] = []
     for tensor in tensors:
         is_rounded = dtype != EXACT and tensor.role == "feature" and tensor.dtype in FLOATS

@@ -20,11 +20,11 @@ from app.pool import WorkerPool
 from app.staging import StagedMedia
 from app.store import FeatureStore, Had, Key, Stored, Wanted
 from processors.errors import InvalidRequestError, MmprepError
-from processors.types import ProcessReport
+from processors.types import ProcessReport, TensorSpec
 from transport.arena import Region
 from transport.errors import TransportError
 from transport.leases import LeaseTable
-from transport.safetensors import TensorEntry, build_layout, data_offsets
+from transport.safetensors import DocumentLayout, TensorEntry, build_layout, data_offsets
 
 Outcome = Had | BaseException | None
 """An item's features, its error, or None where the caller holds them."""
@@ -221,9 +221,10 @@ class Execution:
 
     def _want(self, call: Call, item: Planned) -> Wanted:
         tensors = call.tensors_of(item)
-        entries = [TensorEntry(t.name, t.dtype, t.shape) for t in tensors]
-        described = describe_tensors(tensors, data_offsets(entries))
-        layout = build_layout(entries, item_metadata(described))
+        stored = self._store.find(_key(call, item))
+        # A layout follows from the tensors alone.
+        is_known = stored is not None and stored.tensors == tensors
+        layout = stored.layout if stored is not None and is_known else _layout_of(tensors)
         held: list[StagedMedia] = []
         bases: list[Stored] = []
 
@@ -262,6 +263,11 @@ class Execution:
 
         want = Wanted(_key(call, item), item.plan, tensors, layout, make, hold, drop)
         return want
+
+
+def _layout_of(tensors: Sequence[TensorSpec]) -> DocumentLayout:
+    entries = [TensorEntry(t.name, t.dtype, t.shape) for t in tensors]
+    return build_layout(entries, item_metadata(describe_tensors(tensors, data_offsets(entries))))
 
 
 def _key(call: Call, item: Planned) -> Key:

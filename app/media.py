@@ -10,7 +10,7 @@ import asyncio
 import copy
 import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.errors import CodedError, FeatureNotFoundError, ItemErrors, UuidConflictError
@@ -160,13 +160,23 @@ class MediaStage:
 
         Cancellation: Loads under way are cancelled and their bytes let go.
         """
+        loads = [item for item in items if not _is_named_by_hash(item)]
+        left = iter(await self._load_all(loads, uploads, salt, headers_only=headers_only))
+        return _settle(
+            items,
+            [self._find_by_hash(item) if _is_named_by_hash(item) else next(left) for item in items],
+        )
+
+    async def _load_all(
+        self, items: Sequence[RequestItem], uploads: Uploads, salt: str, *, headers_only: bool
+    ) -> list[LoadedItem | BaseException]:
+        """Return what came of every load; equal sources are loaded once."""
         if len(items) == 1:
             # A single item needs no task of its own.
-            load = self._load_item(items[0], uploads, salt, headers_only=headers_only)
             try:
-                return [await load]
+                return [await self._load_item(items[0], uploads, salt, headers_only=headers_only)]
             except (MmprepError, TransportError) as error:
-                raise ItemErrors([at_item(error, items[0].param)]) from error
+                return [error]
         shared: dict[Hashable, asyncio.Task[LoadedItem]] = {}
         tasks: list[asyncio.Task[LoadedItem]] = []
         repeats: list[bool] = []
@@ -181,11 +191,14 @@ class MediaStage:
                     shared[key] = task
             tasks.append(task)
         try:
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            results = await asyncio.gather(*tasks, return_exceptions=True) if tasks else []
         except asyncio.CancelledError:
             await _abandon(tasks)
             raise
-        return _settle(items, results, repeats)
+        return [
+            _again(item, result) if repeated and isinstance(result, LoadedItem) else result
+            for item, result, repeated in zip(items, results, repeats, strict=True)
+        ]
 
     async def _load_item(
         self, item: RequestItem, uploads: Uploads, salt: str, *, headers_only: bool
@@ -195,8 +208,6 @@ class MediaStage:
             return LoadedItem(item, (), None, url=url)
         if isinstance(media, WirePreprocessed):
             return LoadedItem(item, (await self._load_tensors(item, media, uploads),), None)
-        if isinstance(media, WireMedia) and media.hash is not None:
-            return self._named_by_hash(item, media.hash)
         staged = await self._bytes_of(item, media, uploads)
         if not staged:
             return self._named_by_uuid(item, salt)
@@ -243,13 +254,14 @@ class MediaStage:
             source, modality=modality, max_bytes=self._limits.of(modality)
         )
 
-    def _named_by_hash(self, item: RequestItem, item_hash: str) -> LoadedItem:
+    def _find_by_hash(self, item: RequestItem) -> LoadedItem | CodedError:
+        item_hash = getattr(item.media, "hash", "")
         held = self._holdings.find(item_hash)
         if held is not None:
             return LoadedItem(item, held[0], held[1], item_hash)
         digest = self._records.digest_of_item(item_hash)
         if digest is None:
-            raise FeatureNotFoundError("Nothing is held under this hash; send the bytes.")
+            return FeatureNotFoundError("Nothing is held under this hash; send the bytes.")
         return LoadedItem(item, (), digest, item_hash)
 
     def _named_by_uuid(self, item: RequestItem, salt: str) -> LoadedItem:
@@ -265,6 +277,16 @@ class MediaStage:
         if known is not None and known != digest:
             raise UuidConflictError("Other content was seen under this uuid; use another one.")
         self._records.alias(item.uuid, salt, digest)
+
+
+def _is_named_by_hash(item: RequestItem) -> bool:
+    return isinstance(item.media, WireMedia) and item.media.hash is not None
+
+
+def _again(item: RequestItem, loaded: LoadedItem) -> LoadedItem:
+    """Return another item with the bytes that an equal source was loaded for."""
+    media = tuple(medium.share() for medium in loaded.media)
+    return replace(loaded, item=item, media=media)
 
 
 def _is_frame_list(media: str | WireMedia) -> bool:
@@ -316,25 +338,22 @@ async def _abandon(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 
 def _settle(
-    items: Sequence[RequestItem],
-    results: Sequence[LoadedItem | BaseException],
-    repeats: Sequence[bool],
+    items: Sequence[RequestItem], results: Sequence[LoadedItem | BaseException]
 ) -> list[LoadedItem]:
-    errors: list[CodedError] = []
-    loaded: list[LoadedItem] = []
-    for item, result, repeated in zip(items, results, repeats, strict=True):
-        if isinstance(result, CodedError):
-            errors.append(at_item(result, item.param))
-        elif isinstance(result, BaseException):
-            _release(loaded)
+    loaded = [result for result in results if isinstance(result, LoadedItem)]
+    if len(loaded) == len(items):
+        return loaded
+    _release(loaded)
+    for result in results:
+        if not isinstance(result, LoadedItem | CodedError):
             raise result
-        else:
-            media = tuple(m.share() for m in result.media) if repeated else result.media
-            loaded.append(LoadedItem(item, media, result.digest, result.item_hash, result.url))
-    if errors:
-        _release(loaded)
-        raise ItemErrors(errors)
-    return loaded
+    raise ItemErrors(
+        [
+            at_item(result, item.param)
+            for item, result in zip(items, results, strict=True)
+            if isinstance(result, CodedError)
+        ]
+    )
 
 
 def _release(loaded: Sequence[LoadedItem]) -> None:

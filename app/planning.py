@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from app.loading import Loader
 from app.media import LoadedItem, at_item
 from app.pool import WorkerPool
 from app.records import ItemRecord, Records
+from app.schemas import WirePreprocessed
 from app.sizes import KnownSizes
 from app.staging import StagedMedia, StagingArea
 from processors.errors import (
@@ -28,6 +29,9 @@ from processors.hashing import item_hash
 from processors.kwargs import effective_kwargs, request_settings
 from processors.types import ItemPlan, MediaOptions, Modality
 from transport.errors import TransportError
+
+_Begun = list[Planned] | Callable[[], Coroutine[None, None, list[Planned]]] | CodedError
+"""An item's plan, what makes it, or its error."""
 
 
 class Planner:
@@ -65,7 +69,7 @@ class Planner:
             ItemErrors: With every item that failed, in request order.
         """
         with call.timings.stage("plan"):
-            results = await _settle([self._plan_all_of(call, item) for item in loaded])
+            results = await _settle([self._begin(call, item) for item in loaded])
         errors = [
             at_item(result, item.item.param)
             for item, result in zip(loaded, results, strict=True)
@@ -99,13 +103,22 @@ class Planner:
         """Return what tells plans of one content apart: the model, and the place in the prompt."""
         return call.model.info.name, self._index(call, item.loaded)
 
-    async def _plan_all_of(self, call: Call, loaded: LoadedItem) -> list[Planned]:
-        if loaded.item.shows_video:
-            return await self._plan_frames(call, loaded)
-        entry = loaded.item.preprocessed
-        if entry is None:
-            return [await self._plan(call, loaded)]
-        self._check_modality(call, loaded)
+    def _begin(self, call: Call, loaded: LoadedItem) -> _Begun:
+        """Return an item's plan where it is remembered, else what makes it, or its error."""
+        try:
+            self._check_modality(call, loaded)
+            if loaded.item.shows_video:
+                return lambda: self._plan_frames(call, loaded)
+            entry = loaded.item.preprocessed
+            if entry is not None:
+                return lambda: self._plan_given(call, loaded, entry)
+            return self._find_or_plan(call, loaded)
+        except (MmprepError, TransportError) as error:
+            return error
+
+    async def _plan_given(
+        self, call: Call, loaded: LoadedItem, entry: WirePreprocessed
+    ) -> list[Planned]:
         planned = await plan_given(self._pool, call, loaded, entry)
         for item in planned:
             self.remember(call, item)
@@ -114,7 +127,6 @@ class Planner:
     async def _plan_frames(self, call: Call, loaded: LoadedItem) -> list[Planned]:
         """Return a video that is shown as images as an item for each of its frames."""
         item, info = loaded.item, call.model.info
-        self._check_modality(call, loaded)
         if info.stateful_prompt:
             raise UnsupportedOptionError("This model numbers its images; send the video as one.")
         if not loaded.media or loaded.digest is None:
@@ -145,9 +157,8 @@ class Planner:
             served = ", ".join(m.value for m in info.modalities)
             raise InvalidRequestError(f"{info.name} takes {served} only.")
 
-    async def _plan(self, call: Call, loaded: LoadedItem) -> Planned:
+    def _find_or_plan(self, call: Call, loaded: LoadedItem) -> _Begun:
         item, info = loaded.item, call.model.info
-        self._check_modality(call, loaded)
         given = call.request.mm_processor_kwargs or {}
         kwargs = effective_kwargs(info, item.modality, given, item.options)
         settings = request_settings(given)
@@ -160,15 +171,19 @@ class Planner:
         job = work.job_item(loaded, kwargs, settings)
         plan = None if name is None else self._remembered(call, loaded, name)
         if plan is not None:
-            return Planned(loaded, plan, name, job)
-        if loaded.url is not None:
-            plan = await self._plan_url(call, loaded, loaded.url, kwargs, settings)
-            return Planned(loaded, plan, None, job)
-        if not loaded.media:
-            raise FeatureNotFoundError("Nothing is held of this item; send its bytes.")
-        planned = Planned(loaded, await self._plan_media(call, loaded, job), name, job)
-        self.remember(call, planned)
-        return planned
+            return [Planned(loaded, plan, name, job)]
+
+        async def make() -> list[Planned]:
+            if loaded.url is not None:
+                plan = await self._plan_url(call, loaded, loaded.url, kwargs, settings)
+                return [Planned(loaded, plan, None, job)]
+            if not loaded.media:
+                raise FeatureNotFoundError("Nothing is held of this item; send its bytes.")
+            planned = Planned(loaded, await self._plan_media(call, loaded, job), name, job)
+            self.remember(call, planned)
+            return [planned]
+
+        return make
 
     async def _plan_media(self, call: Call, loaded: LoadedItem, job: JobItem) -> ItemPlan:
         """Plan an item whose bytes are there: by its size, or in a worker."""
@@ -244,16 +259,19 @@ class Planner:
         return loaded.item.index if call.model.info.stateful_prompt else 0
 
 
-async def _settle(
-    plans: Sequence[Coroutine[None, None, list[Planned]]],
-) -> list[list[Planned] | BaseException]:
-    """Return what came of every plan; a single one needs no task of its own."""
-    if len(plans) != 1:
-        return await asyncio.gather(*plans, return_exceptions=True)
-    try:
-        return [await plans[0]]
-    except (MmprepError, TransportError) as error:
-        return [error]
+async def _settle(begun: Sequence[_Begun]) -> list[list[Planned] | BaseException]:
+    """Return what came of every plan; a single one to be made needs no task of its own."""
+    makers = [each for each in begun if callable(each)]
+    made: list[list[Planned] | BaseException] = []
+    if len(makers) == 1:
+        try:
+            made = [await makers[0]()]
+        except (MmprepError, TransportError) as error:
+            made = [error]
+    elif makers:
+        made = await asyncio.gather(*(make() for make in makers), return_exceptions=True)
+    left = iter(made)
+    return [next(left) if callable(each) else each for each in begun]
 
 
 def _number(planned: Sequence[Planned]) -> None:
