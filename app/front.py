@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from app.middleware import RequestMiddleware
@@ -57,6 +58,8 @@ class Application(FastAPI):
         try:
             response = await route.get_route_handler()(request)
             await response(scope, receive, send)
+        except ClientDisconnect:
+            return  # in the middle of its body; nobody reads an answer
         except Exception as error:
             # The server closes the connection of a response that was begun.
             if "status" in scope["state"]:

@@ -46,8 +46,9 @@ def create_app(settings: Settings, devices: Devices = Devices()) -> FastAPI:  # 
             app.state.house = house
             yield
 
+    direct = [*preprocess.router.routes, *leases.batches.routes]
     app = Application(
-        [r for r in preprocess.router.routes if isinstance(r, WholeRequestRoute)],
+        [route for route in direct if isinstance(route, WholeRequestRoute)],
         title="mmprep",
         summary="Multimodal preprocessing for LLM engines",
         version=versions()["mmprep"],
@@ -56,8 +57,9 @@ def create_app(settings: Settings, devices: Devices = Devices()) -> FastAPI:  # 
         redoc_url=None,
     )
     app.state.start_error = None
-    for module in (preprocess, features, leases, models, probes):
-        app.include_router(module.router)
+    modules = (preprocess, features, leases, models, probes)
+    for router in (*(module.router for module in modules), leases.batches):
+        app.include_router(router)
     for kind, handler in (
         (MmprepError, _coded),
         (TransportError, _coded),

@@ -20,8 +20,8 @@ from processors.hashing import content_digest
 from transport.arena import Arena, Region
 from transport.errors import ItemTooLargeError, StoreFullError
 
-QUICK_BYTES = 512 * 1024
-"""Bytes that are copied, decoded or hashed on the loop in one turn of it, in about 0.2 ms."""
+QUICK_BYTES = 1024 * 1024
+"""Bytes that are copied, decoded or hashed on the loop in one turn of it, in about 0.4 ms."""
 FIRST_CAPACITY_BYTES = 256 * 1024
 """What a buffer of unknown size starts with."""
 PROMISED_BYTES = 8 << 20

@@ -7,14 +7,16 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from app.body import BodyLimits, find_body_kind, read_body
+from app.front import WholeRequestRoute
 from app.house import House
 from app.openapi import problems
 from app.respond import JsonResponse
-from app.routes.deps import HouseDep, Identity
+from app.routes.deps import HouseDep, Identity, house_of, key_id_of
 from app.schemas import LeaseBatch
 from app.wire import parse
 
 router = APIRouter(prefix="/leases", tags=["leases"])
+batches = APIRouter(prefix="/leases", tags=["leases"], route_class=WholeRequestRoute)
 MAX_BATCH_BYTES = 1 << 20
 _BATCH = {
     "requestBody": {
@@ -51,17 +53,19 @@ async def delete_lease(
     return Response(status_code=204)
 
 
-@router.post("/release", responses=_BATCH_PROBLEMS, openapi_extra=_BATCH)
-async def release(request: Request, house: HouseDep, key_id: Identity) -> JsonResponse:
+@batches.post("/release", responses=_BATCH_PROBLEMS, openapi_extra=_BATCH)
+async def release(request: Request) -> Response:
     """Release several leases; a status for each id."""
-    del key_id
+    house = house_of(request)
+    key_id_of(request, house)
     batch = await _read_batch(request, house)
     return JsonResponse({"leases": house.leasing.table.release_many(batch.ids, batch.reader)})
 
 
-@router.post("/renew", responses=_BATCH_PROBLEMS, openapi_extra=_BATCH)
-async def renew(request: Request, house: HouseDep, key_id: Identity) -> JsonResponse:
+@batches.post("/renew", responses=_BATCH_PROBLEMS, openapi_extra=_BATCH)
+async def renew(request: Request) -> Response:
     """Renew several leases; a status for each id."""
-    del key_id
+    house = house_of(request)
+    key_id_of(request, house)
     batch = await _read_batch(request, house)
     return JsonResponse({"leases": house.leasing.table.renew_many(batch.ids, batch.ttl_s)})

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from app.answer import Answer, binary_parts, json_parts, respond
@@ -54,11 +53,7 @@ class PreprocessResponse(Response):
         timings = Timings()
         media_type = accepts(self._request.headers.get("accept"))
         with house.admission.enter():
-            try:
-                body, uploads = await self._read()
-            except ClientDisconnect:
-                self._say_gone()
-                return
+            body, uploads = await self._read()
             try:
                 parsed = await self._parse(body)
                 # What it holds stands in the request now: a large body is not kept twice.
@@ -66,14 +61,11 @@ class PreprocessResponse(Response):
                 call = self._open(parsed, received, timings)
                 response = await self._work_in_time(call, uploads, media_type)
             except ClientGone:
-                self._say_gone()
+                house.log.info("client_gone", request_id=self._request.state.request_id)
                 return
             finally:
                 uploads.release()
             await response(scope, receive, send)
-
-    def _say_gone(self) -> None:
-        self._house.log.info("client_gone", request_id=self._request.state.request_id)
 
     async def _read(self) -> tuple[bytes, Uploads]:
         settings, request = self._house.settings, self._request
