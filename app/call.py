@@ -22,6 +22,7 @@ class Call:
     """One request under way."""
 
     request: PreprocessRequest
+    """Without its media and messages, which `collected` holds."""
     request_id: str
     model: ServedModel
     collected: Collected

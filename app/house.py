@@ -40,6 +40,7 @@ from transport.shm import consumer_proof
 
 MAX_RECORDS = 65_536
 HOUSEKEEPING_S = 1.0
+PARSED_AT_ONCE = 2
 DEFAULT_STORE_BYTES = 2 << 30
 MIB = 1 << 20
 
@@ -56,6 +57,8 @@ class House:
     metrics: Metrics
     admission: Admission
     executor: ThreadPoolExecutor
+    parsing: asyncio.Semaphore
+    """Held while a large body is parsed."""
     pool: WorkerPool
     catalog: Catalog
     store: FeatureStore
@@ -190,6 +193,7 @@ async def open_house(
             metrics=Metrics(),
             admission=admission,
             executor=executor,
+            parsing=asyncio.Semaphore(PARSED_AT_ONCE),
             pool=pool,
             catalog=catalog,
             store=store,

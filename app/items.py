@@ -44,7 +44,7 @@ _Medium = str | WireMedia | WirePreprocessed
 _media: TypeAdapter[Any] = TypeAdapter(Media)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestItem:
     """One medium as requested."""
 
@@ -56,6 +56,17 @@ class RequestItem:
     media: str | WireMedia | WirePreprocessed
     shows_video: bool = False
     """Whether the medium of an image is a video, shown as its frames."""
+
+    def forget_source(self) -> None:
+        """Let go of the text of a medium that was loaded: base64 is larger than the medium."""
+        media = self.media
+        if isinstance(media, str):
+            self.media = ""
+        elif isinstance(media, WireMedia):
+            self.media = media.model_copy(update=dict.fromkeys(("url", "data", "frames")))
+        else:
+            tensors = media.tensors.model_copy(update={"safetensors": ""})
+            self.media = media.model_copy(update={"tensors": tensors})
 
     @property
     def options(self) -> MediaOptions:

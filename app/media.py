@@ -207,7 +207,9 @@ class MediaStage:
         if headers_only and (url := _image_url(item)) is not None:
             return LoadedItem(item, (), None, url=url)
         if isinstance(media, WirePreprocessed):
-            return LoadedItem(item, (await self._load_tensors(item, media, uploads),), None)
+            tensors = await self._load_tensors(item, media, uploads)
+            item.forget_source()
+            return LoadedItem(item, (tensors,), None)
         staged = await self._bytes_of(item, media, uploads)
         if not staged:
             return self._named_by_uuid(item, salt)
@@ -219,6 +221,7 @@ class MediaStage:
             for medium in staged:
                 medium.release()
             raise
+        item.forget_source()
         return LoadedItem(item, staged, digest)
 
     async def _bytes_of(

@@ -31,7 +31,7 @@ from app.options import check, choose_transport, resolve_dtype
 from app.packing import Packer
 from app.planning import Planner
 from app.pool import WorkerPool
-from app.schemas import PreprocessRequest, WireIdsUpload
+from app.schemas import MEDIA_FIELDS, PreprocessRequest, WireIdsUpload
 from app.store import FeatureStore, Had
 from app.timing import Timings
 from processors.errors import InvalidRequestError, PromptTooLongError, UnsupportedOptionError
@@ -115,11 +115,13 @@ class Pipeline:
         budget_s = limits.request_s
         if request.deadline_ms is not None:
             budget_s = min(budget_s, request.deadline_ms / 1000)
+        collected = collect(request, max_items=limits.items)
         return Call(
-            request=request,
+            # The media stand in what was collected, until they are loaded.
+            request=request.model_copy(update=dict.fromkeys(MEDIA_FIELDS)),
             request_id=request_id,
             model=model,
-            collected=collect(request, max_items=limits.items),
+            collected=collected,
             choice=choose_transport(
                 request,
                 self._settings.transport,

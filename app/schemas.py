@@ -24,6 +24,8 @@ TransportName = Literal["safetensors", "shm", "cuda_ipc", "ref", "none"]
 DtypeName = Literal["float32", "bfloat16", "float16", "model"]
 EncodingName = Literal["plain", "compact", "raw"]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+MEDIA_FIELDS = ("images", "videos", "audios", "messages")
+"""Fields of a request that hold media."""
 MAX_KNOWN = 4096
 MAX_ID = 2**31 - 1
 TokenId = Annotated[int, Field(ge=0, le=MAX_ID)]

@@ -53,12 +53,11 @@ class PreprocessResponse(Response):
         timings = Timings()
         media_type = accepts(self._request.headers.get("accept"))
         with house.admission.enter():
-            body, uploads = await self._read()
+            parsed, uploads = await self._read()
             try:
-                parsed = await self._parse(body)
-                # What it holds stands in the request now: a large body is not kept twice.
-                del body
                 call = self._open(parsed, received, timings)
+                # The call lets go of what it has loaded.
+                del parsed
                 response = await self._work_in_time(call, uploads, media_type)
             except ClientGone:
                 house.log.info("client_gone", request_id=self._request.state.request_id)
@@ -67,7 +66,23 @@ class PreprocessResponse(Response):
                 uploads.release()
             await response(scope, receive, send)
 
-    async def _read(self) -> tuple[bytes, Uploads]:
+    async def _read(self) -> tuple[PreprocessRequest, Uploads]:
+        body, uploads = await self._read_body()
+        try:
+            if _is_quick(body):
+                return parse(PreprocessRequest, body), uploads
+            # While it is parsed, a body is there twice: few at a time.
+            async with self._house.parsing:
+                parsed = await asyncio.get_running_loop().run_in_executor(
+                    self._house.executor, parse, PreprocessRequest, body
+                )
+                del body
+                return parsed, uploads
+        except BaseException:
+            uploads.release()
+            raise
+
+    async def _read_body(self) -> tuple[bytes, Uploads]:
         settings, request = self._house.settings, self._request
         limits = BodyLimits(settings.limits.body_bytes, settings.server.body_timeout_s)
         if find_body_kind(request.headers) == "json":
@@ -80,12 +95,6 @@ class PreprocessResponse(Response):
             max_parts=settings.limits.items + 2,
         )
         return body.request, Uploads(body.parts)
-
-    async def _parse(self, body: bytes) -> PreprocessRequest:
-        if _is_quick(body):
-            return parse(PreprocessRequest, body)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._house.executor, parse, PreprocessRequest, body)
 
     def _open(self, parsed: PreprocessRequest, received: float, timings: Timings) -> Call:
         house = self._house

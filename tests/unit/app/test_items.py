@@ -88,3 +88,22 @@ def test_broken_parts_say_what_would_be_right(part: object, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words) as caught:
         collect(chat(part), max_items=8)
     assert caught.value.param.startswith("messages[0].content[0]")
+
+
+def test_what_was_loaded_is_not_kept_as_text() -> None:
+    """Sources are let go of; what else was said of a medium stays."""
+    tensors = {"safetensors": "QUJD"}
+    request = PreprocessRequest.model_validate(
+        {
+            "prompt": "",
+            "images": ["QUJD", {"data": "QUJD", "uuid": "u", "options": {"alpha": "keep"}}],
+            "audios": [{"format": "processor_output", "tensors": tensors, "hash": "h"}],
+        }
+    )
+    items = collect(request, max_items=9).items
+    for item in items:
+        item.forget_source()
+    assert "QUJD" not in repr(items)
+    assert (items[1].uuid, items[1].options.alpha) == ("u", "keep")
+    assert items[2].preprocessed is not None
+    assert items[2].preprocessed.hash == "h"
