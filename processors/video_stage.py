@@ -203,7 +203,13 @@ class VideoStage(Stage):
         if len(item.data) > 1:
             return self._decode_list(item, selection), selection.frame_indices
         wanted = tuple(dict.fromkeys(selection.frame_indices))
-        video = decode.decode_frames(item.data[0], wanted, options=item.options, limits=self.limits)
+        video = decode.decode_frames(
+            item.data[0],
+            wanted,
+            options=item.options,
+            limits=self.limits,
+            num_threads=item.num_threads,
+        )
         if wanted == selection.frame_indices:
             return video.frames, tuple(video.indices)
         place = {index: place for place, index in enumerate(video.indices)}

@@ -95,9 +95,21 @@ def decode_image(data: Buffer, *, options: MediaOptions, limits: DecodeLimits) -
 
 
 def decode_frames(
-    data: Buffer, frame_indices: Sequence[int], *, options: MediaOptions, limits: DecodeLimits
+    data: Buffer,
+    frame_indices: Sequence[int],
+    *,
+    options: MediaOptions,
+    limits: DecodeLimits,
+    num_threads: int = 1,
 ) -> DecodedVideo:
     """Decode frames of a video, or pictures of an animation, by ascending index.
+
+    Args:
+        data: The encoded bytes.
+        frame_indices: Ascending.
+        options: How pictures are to be seen.
+        limits: What decodes to more is refused.
+        num_threads: Most threads to decode a video with; what comes out does not depend on it.
 
     Raises:
         MediaDecodeError: If none of them decodes.
@@ -107,7 +119,7 @@ def decode_frames(
     """
     kind = sniff(data)
     if isinstance(kind, Container):
-        return decode_frames_of(data, kind, frame_indices, limits)
+        return decode_frames_of(data, kind, frame_indices, limits, num_threads)
     return decode_animation(data, kind, frame_indices, options, limits)
 
 

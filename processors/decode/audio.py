@@ -180,7 +180,7 @@ def _packed(
     resampler: AvObject = None
     form: tuple[str, str] | None = None
     for packet in packets(container, stream, clock):
-        for frame in decoded(packet):
+        for frame in decoded(packet, stream.codec_context):
             if (frame.format.name, frame.layout.name) != form:
                 form = (frame.format.name, frame.layout.name)
                 # Interleaved, so that there is one plane: PyAV counts the planes of a frame up to a

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import av
@@ -18,6 +18,8 @@ from processors.types import DecodeLimits
 
 AvObject: TypeAlias = Any
 """An object of PyAV's, whose compiled classes carry no types."""
+Track: TypeAlias = tuple[AvObject, AvObject]
+"""A container and its best video track."""
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError, EOFError)
 """What PyAV raises at bytes it cannot read."""
 VIDEO_CODECS = frozenset({
@@ -116,6 +118,23 @@ def video_stream(container: AvObject, limits: DecodeLimits) -> AvObject | None:
     return stream
 
 
+def new_decoder(stream: AvObject, limits: DecodeLimits) -> AvObject:
+    """Return a decoder for a video track that has seen nothing of it.
+
+    PyAV makes decoders with a container alone, and to open that once more costs as much as decoding
+    some frames. One that belongs to the copy of a track in a container to be written decodes, too,
+    and is given all parameters but the codec's tag.
+    """
+    with av.open("nothing is written", "w", format="null") as copies:
+        decoder = copies.add_stream_from_template(stream, opaque=True).codec_context
+    # PyAV reads tags as text; those of some transport streams are none, and tell decoders nothing.
+    with suppress(UnicodeDecodeError):
+        decoder.codec_tag = stream.codec_context.codec_tag
+    decoder.options = {"max_pixels": str(limits.max_pixels)}
+    decoder.thread_count = 1
+    return decoder
+
+
 def audio_stream(container: AvObject) -> AvObject | None:
     """Return a container's best audio track, ready to decode; None where it has none.
 
@@ -136,10 +155,10 @@ def packets(container: AvObject, stream: AvObject, clock: Clock) -> Iterator[AvO
             return
 
 
-def decoded(packet: AvObject) -> list[AvObject]:
+def decoded(packet: AvObject, decoder: AvObject) -> list[AvObject]:
     """Return the frames that a packet lets out; none where it is broken."""
     try:
-        return list(packet.decode())
+        return list(decoder.decode(packet))
     except (av.error.InvalidDataError, av.error.EOFError):
         return []
 
@@ -149,20 +168,31 @@ def is_indexed(kind: Container) -> bool:
     return kind.demuxer in _INDEXED
 
 
-def drained(context: AvObject) -> list[AvObject]:
+def drained(decoder: AvObject) -> list[AvObject]:
     """Return the frames that a decoder still holds back, and make it ready to begin anew."""
     try:
-        return list(context.decode(None))
+        return list(decoder.decode(None))
     except (av.error.InvalidDataError, av.error.EOFError):
         return []
     finally:
-        context.flush_buffers()
+        decoder.flush_buffers()
+
+
+@contextmanager
+def open_video(data: Buffer, kind: Container, limits: DecodeLimits) -> Iterator[Track]:
+    """Open a container that is known to hold video.
+
+    Raises:
+        MediaDecodeError: If it cannot be read.
+    """
+    with open_container(data, kind, limits) as container:
+        yield container, video_stream(container, limits)
 
 
 @contextmanager
 def rewound(
     container: AvObject, stream: AvObject, data: Buffer, kind: Container, limits: DecodeLimits
-) -> Iterator[tuple[AvObject, AvObject]]:
+) -> Iterator[Track]:
     """Return a container that has been read and its video track, at the beginning again.
 
     Opening one costs as much as decoding some frames.
@@ -174,8 +204,8 @@ def rewound(
         container.seek(stream.start_time or 0, stream=stream, backward=True)
         yield container, stream
         return
-    with open_container(data, kind, limits) as again:
-        yield again, video_stream(again, limits)
+    with open_video(data, kind, limits) as again:
+        yield again
 
 
 def _best(

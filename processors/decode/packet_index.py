@@ -16,6 +16,8 @@ from processors.errors import MediaDecodeError, MediaTooLargeError
 
 MAX_PACKETS = 2_000_000
 """Packets of one video that are looked at."""
+_LEAST_PACKETS = 16
+"""Packets that take much longer to decode than it takes to begin with a new decoder."""
 _RATE_TOLERANCE = 0.05
 
 
@@ -40,8 +42,12 @@ class Run:
 
     first: int
     last: int
+    count: int
+    """How many packets they are, both included."""
     skipped: int
-    """How many packets lie between the run before, or the file's beginning, and this one."""
+    """How many lie between the run before, or the file's beginning, and this one."""
+    wanted: frozenset[int]
+    """The times of the frames that are wanted."""
 
 
 def find_runs(index: PacketIndex, wanted: Iterable[int]) -> list[Run]:
@@ -49,6 +55,7 @@ def find_runs(index: PacketIndex, wanted: Iterable[int]) -> list[Run]:
 
     A frame needs what lies between the last place where decoding can begin and its own packet. One
     that is shown before the keyframe it follows may refer to what stands before that one as well.
+    Each run begins where decoding can, and no packet is needed by two.
 
     Args:
         index: Of all packets; it has times.
@@ -61,17 +68,38 @@ def find_runs(index: PacketIndex, wanted: Iterable[int]) -> list[Run]:
         if key >= 0 and index.order[last] < index.order[index.keyframes[key]]:
             key -= 1
         spans.append((index.keyframes[key] if key >= 0 else 0, last))
-    joined: list[tuple[int, int]] = []
+    joined: list[tuple[int, int, list[int]]] = []
     for first, last in sorted(spans):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        if joined and first <= joined[-1][1]:
+            begin, end, times = joined[-1]
+            joined[-1] = (begin, max(end, last), times)
         else:
-            joined.append((first, last))
-    ends = [-1, *(last for _, last in joined)]
+            joined.append((first, last, []))
+        joined[-1][2].append(index.order[last])
+    ends = [-1, *(last for _, last, _ in joined)]
     return [
-        Run(index.order[first], index.order[last], first - end - 1)
-        for (first, last), end in zip(joined, ends, strict=False)
+        Run(
+            index.order[first],
+            index.order[last],
+            last - first + 1,
+            first - end - 1,
+            frozenset(times),
+        )
+        for (first, last, times), end in zip(joined, ends, strict=False)
     ]
+
+
+def split_runs(runs: Iterable[Run]) -> list[list[Run]]:
+    """Return runs in batches, each worth a decoder of its own."""
+    batches: list[list[Run]] = []
+    count = _LEAST_PACKETS
+    for run in runs:
+        if count >= _LEAST_PACKETS:
+            batches.append([])
+            count = 0
+        batches[-1].append(run)
+        count += run.count
+    return batches
 
 
 def index_packets(container: AvObject, stream: AvObject, clock: Clock) -> PacketIndex:

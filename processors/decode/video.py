@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
+from processors.decode.batches import BatchDecoder
 from processors.decode.clock import Clock
 from processors.decode.container import (
     AvObject,
@@ -14,28 +13,18 @@ from processors.decode.container import (
     drained,
     is_indexed,
     open_container,
+    open_video,
     packets,
     rewound,
     video_stream,
 )
 from processors.decode.frames import DecodedVideo, FrameBuffer
 from processors.decode.image import check_pixels
-from processors.decode.packet_index import (
-    PacketIndex,
-    Run,
-    find_runs,
-    index_packets,
-    is_shown,
-    timing,
-)
+from processors.decode.packet_index import PacketIndex, index_packets, timing
+from processors.decode.runs import TimedFrame, quarter_turns, take
 from processors.decode.sniff import Buffer, Container
 from processors.errors import MediaDecodeError, UnsupportedMediaTypeError
 from processors.types import DecodeLimits, MediaInfo, Modality
-
-_SEEK_BEYOND = 64
-"""Packets that are read and dropped rather than sought over."""
-_KEEP_THEIR_MODE = frozenset({"libdav1d"})
-"""Decoders that are told once, as they are opened, which frames to skip."""
 
 
 def probe_video(data: Buffer, kind: Container, limits: DecodeLimits) -> MediaInfo | None:
@@ -77,12 +66,17 @@ def probe_video(data: Buffer, kind: Container, limits: DecodeLimits) -> MediaInf
 
 
 def decode_frames_of(
-    data: Buffer, kind: Container, frame_indices: Sequence[int], limits: DecodeLimits
+    data: Buffer,
+    kind: Container,
+    frame_indices: Sequence[int],
+    limits: DecodeLimits,
+    num_threads: int = 1,
 ) -> DecodedVideo:
     """Decode frames of the best video track by index, ascending and without repeats.
 
     Of each group of pictures only what precedes the last frame asked for is decoded, frames that
     nothing refers to are skipped, and each frame asked for is converted once, into its place.
+    Groups are decoded at the same time, as far as there are threads.
 
     Raises:
         MediaDecodeError: If none of them decodes.
@@ -98,8 +92,9 @@ def decode_frames_of(
         check_pixels(stream.codec_context.width, stream.codec_context.height, limits)
         index = index_packets(container, stream, clock)
         if index.pts:
-            with rewound(container, stream, data, kind, limits) as again:
-                _decode_runs(*again, index, buffer, clock, can_seek=is_indexed(kind))
+            decoder = BatchDecoder(index, buffer, limits, clock)
+            with rewound(container, stream, data, kind, limits) as track:
+                decoder.decode(track, can_seek=is_indexed(kind), num_threads=num_threads)
     if buffer.num_wanted:
         _decode_all(data, kind, index, buffer, limits, clock)
     return buffer.finish()
@@ -119,82 +114,16 @@ def _first_size(
     """Return width and height as the first frame is shown."""
     is_first = True
     for packet in packets(container, stream, clock):
-        frames = decoded(packet)
+        frames = decoded(packet, stream.codec_context)
         if is_first and not frames:
             # Most decoders hold frames back to put them in order; this one is to be seen at once.
-            frames = drained(stream.codec_context) or decoded(packet)
+            frames = drained(stream.codec_context) or decoded(packet, stream.codec_context)
         is_first = False
         for frame in frames:
             check_pixels(frame.width, frame.height, limits)
-            turned = _quarter_turns(frame) % 2
+            turned = quarter_turns(frame) % 2
             return (frame.height, frame.width) if turned else (frame.width, frame.height)
     raise MediaDecodeError("None of the video's frames decodes.")
-
-
-def _quarter_turns(frame: AvObject) -> int:
-    """Return by how many quarters a frame is to be turned, counterclockwise."""
-    return round((frame.rotation or 0) / 90) % 4
-
-
-def _take(frame: AvObject, index: int, time_s: float, buffer: FrameBuffer) -> None:
-    """Convert a frame into its place; it is shown `time_s` after the first one."""
-    turns = _quarter_turns(frame)
-    width, height = frame.width, frame.height
-    if buffer.size is None:
-        buffer.allocate(*((height, width) if turns % 2 else (width, height)))
-    place = buffer.place_of(index)
-    if place is None:
-        return
-    target = np.rot90(place, -turns)
-    # A track whose size changes on the way keeps its first one.
-    # By default a thread for every core is started anew for each frame.
-    rgb = frame.reformat(width=target.shape[1], height=target.shape[0], format="rgb24", threads=1)
-    plane = rgb.planes[0]
-    rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
-    target[:] = rows[: rgb.height, : 3 * rgb.width].reshape(rgb.height, rgb.width, 3)
-    buffer.took(index, time_s)
-
-
-def _decode_runs(
-    container: AvObject,
-    stream: AvObject,
-    index: PacketIndex,
-    buffer: FrameBuffer,
-    clock: Clock,
-    *,
-    can_seek: bool,
-) -> None:
-    """Decode what the wanted frames need, and nothing between."""
-    places = {index.pts[place]: place for place in buffer.wanted if 0 <= place < len(index.pts)}
-    following = packets(container, stream, clock)
-    for run in find_runs(index, places):
-        if can_seek and run.skipped > _SEEK_BEYOND:
-            container.seek(run.first, stream=stream, backward=True)
-            following = packets(container, stream, clock)
-        for frame in _frames_of(run, following, stream.codec_context, places):
-            if frame.pts in places:
-                time_s = float((frame.pts - index.pts[0]) * stream.time_base)
-                _take(frame, places[frame.pts], time_s, buffer)
-
-
-def _frames_of(
-    run: Run, following: Iterator[AvObject], context: AvObject, wanted: Collection[int]
-) -> Iterator[AvObject]:
-    """Decode a run of packets, of those that nothing refers to only what is wanted."""
-    mode = "DEFAULT"
-    is_begun = False
-    for packet in following:
-        is_begun = is_begun or (packet.pts == run.first and is_shown(packet, context.name))
-        if not is_begun:
-            continue
-        needed = packet.pts is None or packet.pts in wanted or context.name in _KEEP_THEIR_MODE
-        if (chosen := "DEFAULT" if needed else "NONREF") != mode:
-            mode = context.skip_frame = chosen
-        yield from decoded(packet)
-        if packet.pts == run.last and is_shown(packet, context.name):
-            break
-    yield from drained(context)
-    context.skip_frame = "DEFAULT"
 
 
 def _decode_all(
@@ -210,10 +139,9 @@ def _decode_all(
     last = buffer.wanted[-1]
     count = 0
     start_s: float | None = None
-    with open_container(data, kind, limits) as container:
-        stream = video_stream(container, limits)
+    with open_video(data, kind, limits) as (container, stream):
         for packet in packets(container, stream, clock):
-            for frame in decoded(packet):
+            for frame in decoded(packet, stream.codec_context):
                 place = places.get(frame.pts) if places else count
                 count += 1
                 if start_s is None:
@@ -221,6 +149,6 @@ def _decode_all(
                 if place is None:
                     continue
                 if buffer.wants(place):
-                    _take(frame, place, float(frame.time or 0.0) - start_s, buffer)
+                    take(TimedFrame(frame, place, float(frame.time or 0.0) - start_s), buffer)
                 if place >= last or not buffer.num_wanted:
                     return

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from processors.decode import check_modality, decode_audio, decode_frames, decode_image, probe
+from processors.decode import (
+    batches,
+    check_modality,
+    decode_audio,
+    decode_frames,
+    decode_image,
+    probe,
+)
 from processors.errors import MmprepError
 from processors.types import DecodeLimits, MediaOptions, Modality
 
@@ -33,6 +40,12 @@ def sent_as(row: dict[str, str]) -> Modality:
     if suffix in ("mp4", "mkv", "webm", "mov", "avi"):
         return Modality.VIDEO
     return Modality.AUDIO if suffix in ("wav", "opus", "flac", "mp3") else Modality.IMAGE
+
+
+def videos() -> list[Path]:
+    """Return the test set's and, where it is there, the large set's, broken ones too."""
+    suffixes = {".mp4", ".mkv", ".webm", ".mov", ".avi", ".ts"}
+    return [p for p in [*SMALL.iterdir(), *MEDIA.glob("*/*")] if p.suffix in suffixes]
 
 
 def decode(data: bytes, modality: Modality) -> tuple[Any, np.ndarray]:
@@ -160,6 +173,25 @@ def test_times_come_from_the_packets() -> None:
     video = decode_frames(data, list(range(20)), options=OPTIONS, limits=LIMITS)
     steps = np.diff(video.pts_s)
     assert steps.max() == pytest.approx(2.0, abs=0.01)
+
+
+@pytest.mark.parametrize("path", videos(), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_threads_change_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All frames of a video, or what is told of a broken one, are those of a single thread."""
+    monkeypatch.setattr(batches, "_LEAST_PIXELS", 0)
+    data = path.read_bytes()
+    limits = DecodeLimits(max_pixels=1_000_000_000, max_frames=800)
+
+    def outcome(threads: int) -> Any:
+        try:
+            video = decode_frames(
+                data, range(800), options=OPTIONS, limits=limits, num_threads=threads
+            )
+        except MmprepError as error:
+            return type(error), error.message
+        return video.indices, video.pts_s, video.missing, video.frames.tobytes()
+
+    assert outcome(3) == outcome(1)
 
 
 def test_a_video_is_not_an_image() -> None:
