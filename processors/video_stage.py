@@ -16,6 +16,7 @@ from processors import decode, hf
 from processors.audio_stage import AudioStage
 from processors.context import Fill, Maker, Outcome, StageContext
 from processors.decode import check_modality, decode_image, probe
+from processors.decode.buffers import empty_pixels
 from processors.errors import InvalidRequestError, MediaTooLargeError
 from processors.features import without_compact, write_tensors
 from processors.image_stage import make_empty, size_of
@@ -223,7 +224,7 @@ class VideoStage(Stage):
             data, options = item.data[index], item.options
             frame = decode_image(data, options=options, limits=self.limits)[..., :3]
             if frames is None:
-                frames = np.empty((len(selection.frame_indices), *frame.shape), np.uint8)
+                frames = empty_pixels((len(selection.frame_indices), *frame.shape))
             if frame.shape != frames.shape[1:]:
                 raise InvalidRequestError("The frames of a video have one size.")
             frames[place] = frame

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from processors.decode.buffers import empty_pixels
 from processors.errors import MediaDecodeError, MediaTooLargeError
 from processors.types import DecodeLimits
 
@@ -79,7 +80,7 @@ class FrameBuffer:
                 f"The frames hold {total} pixels; at most {self._limits.max_pixels} are decoded. "
                 "Ask for fewer frames."
             )
-        self._frames = np.empty((len(self._places), height, width, 3), dtype=np.uint8)
+        self._frames = empty_pixels((len(self._places), height, width, 3))
 
     def place_of(self, index: int) -> np.ndarray | None:
         """Return where a frame belongs, (H, W, 3); None where it is not wanted (any more)."""

@@ -15,6 +15,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from processors.decode.buffers import empty_pixels
 from processors.decode.orientation import is_turned, orientation_in, upright
 from processors.decode.pixels import MODES, as_elements, to_pixels
 from processors.decode.sniff import Buffer, Picture
@@ -219,11 +220,15 @@ def _is_plain_jpeg(image: Image.Image) -> bool:
 
 def _decode_plain_jpeg(data: Buffer, opened: OpenedImage) -> np.ndarray | None:
     """Decode without Pillow's copies; None where the strict decoder has a complaint."""
+    width, height = opened.image.size
+    pixels = empty_pixels((height, width, 3))
     try:
-        pixels: np.ndarray = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
+        decoded = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True, buffer=pixels)
     except ValueError:
         # Pillow decides whether what is odd here is still a picture.
         return None
+    if decoded.shape != pixels.shape:
+        return None  # the two read another header of the same file
     if opened.turn == 1:
         return pixels
     turned = np.ascontiguousarray(upright(as_elements(pixels), opened.turn))

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
+from processors.decode.buffers import empty_pixels
 from processors.decode.orientation import as_stored, is_turned
 
 Alpha = Literal["white", "drop", "keep"]
@@ -44,7 +45,7 @@ def to_pixels(image: Image.Image, alpha: Alpha, orientation: int) -> np.ndarray:
     width, height = image.size
     if is_turned(orientation):
         width, height = height, width
-    out = np.empty((height, width, num_channels(image, alpha)), dtype=np.uint8)
+    out = empty_pixels((height, width, num_channels(image, alpha)))
     fill(out, image, alpha, orientation)
     return out
 
