@@ -20,6 +20,9 @@ MIN_RATE_HZ, MAX_RATE_HZ = 1000, 768_000
 RESAMPLER_QUALITY = "HQ"
 _JOIN_SAMPLES = 1 << 16
 """Samples of all channels that are joined before they are averaged."""
+_TYPES = {"flt": np.float32, "s16": np.int16}
+"""Samples that are read as FFmpeg leaves them; it converts others."""
+_MOST_PLANES = 7
 _COUNTED_CODECS = frozenset({"opus", "aac", "mp3float", "mp3"})
 """Codecs that begin with samples nobody is to hear, so that headers tell too long a time."""
 _COUNT_UP_TO_S = 1800.0
@@ -159,50 +162,81 @@ def _mono(container: AvObject, stream: AvObject, clock: Clock) -> Iterator[tuple
     Frames are joined first: an MP3's or an Opus track's are a few hundredths of a second each, and
     averaging and resampling them one by one costs half as much as decoding them.
     """
-    form: tuple[int, int] | None = None
-    joined: list[np.ndarray] = []
-    count = 0
-    for packed, channels, rate in _packed(container, stream, clock):
-        if form != (channels, rate) or count >= _JOIN_SAMPLES:
-            if form is not None:
-                yield _average(np.concatenate(joined), form[0]), form[1]
-            form, joined, count = (channels, rate), [], 0
-        joined.append(packed)
-        count += packed.size
-    if form is not None:
-        yield _average(np.concatenate(joined), form[0]), form[1]
+    form: tuple[object, ...] | None = None
+    joined: list[list[np.ndarray]] = []
+    channels = rate = count = 0
+    for frame in _frames(container, stream, clock):
+        if form != (next_form := _form_of(frame)) or count >= _JOIN_SAMPLES:
+            if joined:
+                yield _average(joined, channels), rate
+            form, joined, count = next_form, [], 0
+            channels, rate = frame.layout.nb_channels, frame.sample_rate
+        joined.append(_planes_of(frame))
+        count += frame.samples * channels
+    if joined:
+        yield _average(joined, channels), rate
 
 
-def _packed(
-    container: AvObject, stream: AvObject, clock: Clock
-) -> Iterator[tuple[np.ndarray, int, int]]:
-    """Yield a track's samples, float32 and interleaved, with their channels and rate."""
+def _frames(container: AvObject, stream: AvObject, clock: Clock) -> Iterator[AvObject]:
+    """Yield a track's frames, their samples of a type that is read."""
     resampler: AvObject = None
-    form: tuple[str, str] | None = None
+    form: tuple[object, ...] | None = None
     for packet in packets(container, stream, clock):
         for frame in decoded(packet, stream.codec_context):
-            if (frame.format.name, frame.layout.name) != form:
-                form = (frame.format.name, frame.layout.name)
-                # Interleaved, so that there is one plane: PyAV counts the planes of a frame up to a
-                # null pointer, and with eight channels or more there need not be one.
+            if _is_read(frame):
+                yield frame
+                continue
+            if (next_form := _form_of(frame)) != form:
+                form = next_form
                 resampler = av.AudioResampler(format="flt")
-            for packed in resampler.resample(frame):
-                channels = packed.layout.nb_channels
-                samples = np.frombuffer(packed.planes[0], np.float32, packed.samples * channels)
-                yield samples, channels, frame.sample_rate
+            yield from resampler.resample(frame)
 
 
-def _average(packed: np.ndarray, channels: int) -> np.ndarray:
-    """Return the mean of interleaved channels, added in their order; float32 of shape (S,)."""
-    samples = packed.reshape(-1, channels)
-    total: np.ndarray = samples[:, 0]
+def _form_of(frame: AvObject) -> tuple[object, ...]:
+    return frame.format.name, frame.layout.name, frame.layout.nb_channels, frame.sample_rate
+
+
+def _is_read(frame: AvObject) -> bool:
+    """Return whether samples are read where they are; a converter takes milliseconds to set up.
+
+    PyAV counts the planes of a frame up to a null pointer, and with eight planes or more there need
+    not be one.
+    """
+    is_bounded = not frame.format.is_planar or frame.layout.nb_channels <= _MOST_PLANES
+    return is_bounded and frame.format.packed.name in _TYPES
+
+
+def _planes_of(frame: AvObject) -> list[np.ndarray]:
+    """Return a frame's samples: a plane for each channel, or one of all, interleaved."""
+    channels = frame.layout.nb_channels
+    num_planes = channels if frame.format.is_planar else 1
+    dtype = _TYPES[frame.format.packed.name]
+    planes, count = frame.planes, frame.samples * channels // num_planes
+    return [np.frombuffer(planes[place], dtype, count) for place in range(num_planes)]
+
+
+def _average(joined: list[list[np.ndarray]], channels: int) -> np.ndarray:
+    """Return the mean of frames' channels, added in their order; float32 of shape (S,)."""
+    planes = [np.concatenate(parts) for parts in zip(*joined, strict=True)]
+    if len(planes) != channels:
+        planes = list(planes[0].reshape(-1, channels).T)
+    total: np.ndarray = _scaled(planes[0])
     if channels == 1:
         return total
-    total = total + samples[:, 1]
-    for channel in range(2, channels):
-        total += samples[:, channel]
+    total = total + _scaled(planes[1])
+    for plane in planes[2:]:
+        total += _scaled(plane)
     total /= np.float32(channels)
     return total
+
+
+def _scaled(samples: np.ndarray) -> np.ndarray:
+    """Return samples as float32, nominally in [-1, 1]."""
+    if samples.dtype == np.float32:
+        return samples
+    scaled: np.ndarray = samples.astype(np.float32)
+    scaled *= np.float32(1 / 32768)
+    return scaled
 
 
 def _checked_rate(rate_hz: int | None) -> int:

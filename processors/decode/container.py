@@ -51,6 +51,12 @@ _OPTIONS = {
 }
 _INDEXED = frozenset({"mov", "matroska"})
 _MOV_OPTIONS = {"enable_drefs": "0", "use_absolute_path": "0"}
+_WAV_OPTIONS = {
+    # Of plain samples FFmpeg else reads megabytes to see whether they are not a stream of another
+    # codec: milliseconds for a sound of seconds.
+    "probesize": "2048",
+}
+_DEMUXER_OPTIONS = {"mov": _MOV_OPTIONS, "wav": _WAV_OPTIONS}
 # FFmpeg's own log would call into Python from its threads, and tells of the media.
 av.logging.set_level(None)
 
@@ -89,7 +95,7 @@ def open_container(
     Raises:
         MediaDecodeError: If it cannot be read.
     """
-    options = _OPTIONS | (_MOV_OPTIONS if kind.demuxer == "mov" else {})
+    options = _OPTIONS | _DEMUXER_OPTIONS.get(kind.demuxer, {})
     try:
         with av.open(
             MemoryFile(data),

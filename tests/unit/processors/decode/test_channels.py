@@ -74,6 +74,39 @@ def test_surround_sound_is_averaged(layout: str, codec: str, container: str) -> 
     assert np.abs(middle).max() == pytest.approx(8000 / 32768, rel=0.2)
 
 
+def converted(data: bytes) -> np.ndarray:
+    """Samples made float32 and interleaved by FFmpeg, their channels averaged in order."""
+    resampler, pieces = av.AudioResampler(format="flt"), []
+    with av.open(io.BytesIO(data)) as file:
+        for frame in file.decode(audio=0):
+            for packed in resampler.resample(frame):
+                channels = packed.layout.nb_channels
+                pieces.append(packed.to_ndarray().reshape(-1, channels))
+    samples = np.concatenate(pieces)
+    total = samples[:, 0].copy()
+    for channel in range(1, channels):
+        total += samples[:, channel]
+    return total if channels == 1 else total / np.float32(channels)
+
+
+@pytest.mark.parametrize("layout", ["mono", "stereo", "5.1", "7.1"])
+@pytest.mark.parametrize(
+    ("codec", "container"),
+    [
+        ("pcm_s16le", "wav"), ("pcm_u8", "wav"), ("pcm_s24le", "wav"), ("pcm_f32le", "wav"),
+        ("pcm_f64le", "wav"), ("pcm_mulaw", "wav"), ("mp2", "mp2"), ("flac", "flac"),
+        ("alac", "mp4"), ("aac", "mp4"), ("libmp3lame", "mp3"),
+    ],
+)  # fmt: skip
+def test_samples_are_those_that_ffmpeg_converts(codec: str, container: str, layout: str) -> None:
+    """Whichever are read where they are, in planes or beside each other: the same bits."""
+    channels = av.AudioLayout(layout).nb_channels
+    if channels > {"mp2": 2, "libmp3lame": 2, "alac": 6}.get(codec, 8):
+        pytest.skip("the encoder does not take so many channels")
+    data = encoded(sound_of(channels), layout, codec, container)
+    assert np.array_equal(decoded(data), converted(data))
+
+
 @pytest.mark.parametrize("codec", ["libmp3lame", "flac"])
 def test_joined_frames_are_the_track_as_a_whole(codec: str) -> None:
     """Whatever frames a codec makes, the samples are those of averaging and resampling at once."""
