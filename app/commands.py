@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 import structlog
 
+from app import heap
 from app.answer import binary_parts, json_parts
 from app.catalog import ServedModel
 from app.cli import read_request
@@ -78,6 +79,7 @@ def serve(settings: Settings, arguments: argparse.Namespace) -> int:
     del arguments
     from app.main import create_app
 
+    heap.tune()
     configure(settings.telemetry.log_level, settings.telemetry.log_format)
     store_sizes(settings.store)
     structlog.get_logger("mmprep").info("settings", settings=settings.model_dump(mode="json"))
