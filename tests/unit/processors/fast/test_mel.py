@@ -237,8 +237,8 @@ def test_the_original_is_left_alone(whisper):
     assert vars(whisper) == before
 
 
-@pytest.mark.parametrize("num_zeros", [0, 1, 32_767, 32_768, 32_769, 200_000])
-@pytest.mark.parametrize("num_samples", [0, 1, 3, 32_768, 32_769])
+@pytest.mark.parametrize("num_zeros", [0, 1, 8_191, 8_192, 8_193, 131_071, 131_072, 300_000])
+@pytest.mark.parametrize("num_samples", [0, 1, 3, 8_192, 8_193, 131_072])
 def test_count_audible(num_samples, num_zeros):
     """The last sample that is not zero is found, of whichever row."""
     row = np.concatenate([np.ones(num_samples), np.zeros(num_zeros)]).astype(np.float32)
