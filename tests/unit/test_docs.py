@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from fastapi import APIRouter
 from pydantic import BaseModel
 
 import app.routes
@@ -163,7 +164,8 @@ def test_every_endpoint_is_in_the_readme() -> None:
     served = {
         route.path.replace("{lease_id}", "{id}").replace("{item_hash}", "{hash}")
         for module in pkgutil.iter_modules(app.routes.__path__, "app.routes.")
-        if (router := getattr(importlib.import_module(module.name), "router", None))
+        for router in vars(importlib.import_module(module.name)).values()
+        if isinstance(router, APIRouter)
         for route in router.routes
     }
     assert named == served
