@@ -45,7 +45,9 @@ _MIN_TILE = 112
 _MAX_COUNT = 64
 _MAX_NUMBER = 65_536
 _AREA_FROM = 20_000
-"""A default `longest_edge` above this is an area: Qwen's processors give pixels under that name."""
+"""A default `longest_edge` above this is an area, and so is `shortest_edge` beside it: Qwen's
+processors give pixels under these names."""
+_AREA_EDGES = frozenset({"longest_edge", "shortest_edge"})
 
 _AREA_NAMES = frozenset({"min_pixels", "max_pixels", "total_pixels"})
 _EDGE_NAMES = frozenset({
@@ -221,12 +223,13 @@ def _check_size(
     if isinstance(value, Mapping):
         default = defaults.get(name)
         known = default if isinstance(default, Mapping) else {}
+        holds_areas = (known.get("longest_edge") or 0) > _AREA_FROM
         for key, number in value.items():
             if number is None:
                 continue
             if key not in _EDGE_NAMES | _AREA_NAMES:
                 raise InvalidRequestError(f"'{name}' has no such entry.", name)
-            is_area = key in _AREA_NAMES or (known.get(key) or 0) > _AREA_FROM
+            is_area = key in _AREA_NAMES or (key in _AREA_EDGES and holds_areas)
             _check_area(name, number, limits) if is_area else _check_edge(name, number, limits)
         _check_product(name, value.get("height"), value.get("width"), limits)
     elif isinstance(value, list | tuple):

@@ -167,6 +167,10 @@ def test_sane_values_pass():
     """Areas are told from edges by the processor's own value."""
     area = {"size": {"longest_edge": 12_845_056, "shortest_edge": 3136}}
     check_bounds({"size": {"longest_edge": 1_000_000, "shortest_edge": None}}, area, LIMITS)
+    # The smaller of two areas may be as small as an edge.
+    check_bounds({"size": {"longest_edge": 1_000_000, "shortest_edge": 50_176}}, area, LIMITS)
+    with pytest.raises(MediaTooLargeError):
+        check_bounds({"size": {"shortest_edge": 50_176}}, {"size": {"shortest_edge": 336}}, LIMITS)
     check_bounds(
         {
             "size": {"height": 224, "width": 224},
