@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,13 +94,21 @@ class Answer:
 def describe(answer: Answer) -> dict[str, Any]:
     """Return the answer's JSON without `input_ids`, inline locations without their data."""
     info = answer.model.info
+    # Items of one size have the very same tensors.
+    tensors: dict[int, dict[str, Any]] = {}
+    for item in answer.items:
+        if id(item.tensors) not in tensors:
+            tensors[id(item.tensors)] = _describe_document(item.tensors)
     body: dict[str, Any] = {
         "request_id": answer.request_id,
         "model": info.name,
         "instance": answer.instance,
         "fingerprint": info.fingerprint,
         "prompt_fingerprint": info.prompt_fingerprint,
-        "items": [describe_item(item, inline=answer.inline) for item in answer.items],
+        "items": [
+            describe_item(item, tensors[id(item.tensors)], inline=answer.inline)
+            for item in answer.items
+        ],
         "lease": answer.lease,
         "warnings": describe_warnings(answer.warnings),
         "timings_ms": {k: round(v, 3) for k, v in answer.timings_ms.items()},
@@ -112,10 +120,14 @@ def describe(answer: Answer) -> dict[str, Any]:
     return body
 
 
-def describe_item(item: AnswerItem, *, inline: bool) -> dict[str, Any]:
-    """Return one item's JSON."""
-    tensors = item.tensors
+def _describe_document(tensors: Sequence[TensorSpec]) -> dict[str, Any]:
+    """Return what stands in one document, by name."""
     entries = [TensorEntry(t.name, t.dtype, t.shape) for t in tensors]
+    return describe_tensors(tensors, data_offsets(entries))
+
+
+def describe_item(item: AnswerItem, tensors: dict[str, Any], *, inline: bool) -> dict[str, Any]:
+    """Return one item's JSON."""
     location = {"kind": "safetensors"} if inline and item.stored is not None else item.location
     return {
         "modality": item.modality.value,
@@ -125,7 +137,7 @@ def describe_item(item: AnswerItem, *, inline: bool) -> dict[str, Any]:
         "hash": item.hash,
         "content_digest": None if item.digest is None else item.digest.hex(),
         "exact": item.plan.exact,
-        "tensors": describe_tensors(tensors, data_offsets(entries)),
+        "tensors": tensors,
         "location": location,
         "source": describe_source(item.plan.source),
         **({} if item.caller_hash is None else {"caller_hash": item.caller_hash}),

@@ -40,6 +40,7 @@ _IGNORED = {
     "input_audio": frozenset({"format"}),
 }
 """What OpenAI's clients send along and no processor reads."""
+NO_OPTIONS = MediaOptions()
 _Medium = str | WireMedia | WirePreprocessed
 _media: TypeAdapter[Any] = TypeAdapter(Media)
 
@@ -72,7 +73,7 @@ class RequestItem:
     def options(self) -> MediaOptions:
         """The medium's options, none where it is a bare string."""
         given = self.media.options if isinstance(self.media, WireMedia) else None
-        return MediaOptions(**given.model_dump()) if given is not None else MediaOptions()
+        return MediaOptions(**given.model_dump()) if given is not None else NO_OPTIONS
 
     @property
     def preprocessed(self) -> WirePreprocessed | None:

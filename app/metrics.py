@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from app.answer import Answer
     from app.house import House
 
+K = TypeVar("K")
 STAGE_BUCKETS = (
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
 )  # fmt: skip
@@ -89,12 +90,22 @@ class Metrics:
             self._stages(stage, model).observe(ms / 1000)
         if "queue" in answer.timings_ms:
             self.queue_wait.observe(answer.timings_ms["queue"] / 1000)
+        items: dict[tuple[str, str], int] = {}
+        media_bytes: dict[str, int] = {}
+        feature_bytes: dict[str, int] = {}
         for item in answer.items:
-            self._items(item.modality.value, item.status).inc()
-            self._media_bytes(item.modality.value).inc(item.plan.source.nbytes)
+            modality = item.modality.value
+            _add(items, (modality, item.status), 1)
+            _add(media_bytes, modality, item.plan.source.nbytes)
             if item.stored is not None:
                 kind = "safetensors" if answer.inline else (item.location or {}).get("kind", "none")
-                self._feature_bytes(kind).inc(item.stored.region.nbytes)
+                _add(feature_bytes, kind, item.stored.region.nbytes)
+        for labels, count in items.items():
+            self._items(*labels).inc(count)
+        for modality, nbytes in media_bytes.items():
+            self._media_bytes(modality).inc(nbytes)
+        for kind, nbytes in feature_bytes.items():
+            self._feature_bytes(kind).inc(nbytes)
         for size in answer.batches:
             self.batch_items.observe(size)
         for name, _ in answer.passed_over:
@@ -159,6 +170,10 @@ class _HouseCollector:
         for reason, count in pool.restarts.items():
             restarts.add_metric((reason,), count)
         yield restarts
+
+
+def _add(sums: dict[K, int], key: K, value: int) -> None:
+    sums[key] = sums.get(key, 0) + value
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -69,6 +69,7 @@ class SplicedText:
     """Of every part: how often its one token stands in the ids; 0 where it is written out."""
     _run_ids: list[int | None] = field(default_factory=list)
     """Of every part that is collapsed: its token."""
+    _known_runs: dict[str, int | None] = field(default_factory=dict)
     _trusted: list[tuple[int, int]] = field(default_factory=list)
     """Character ranges of trusted text, what was spliced in included; they do not touch."""
     _has_typed_text: bool = False
@@ -92,13 +93,14 @@ class SplicedText:
         start, first_part = self._length, len(self._times)
         for part in item.plan.replacement or ():
             self._count(part.times)
-            is_run = self.collapse and part.times > 1 and self.tokenizer.is_collapsible(part.text)
+            run_id = self._run_id(part.text) if self.collapse and part.times > 1 else None
+            is_run = run_id is not None
             self._starts.append(self._length)
             self._add(part.text if is_run else part.text * part.times)
             self._stops.append(self._length)
             self._times.append(part.times if is_run else 0)
             if is_run:
-                self._run_ids.append(self.tokenizer.token_id(part.text))
+                self._run_ids.append(run_id)
         parts = (first_part, len(self._times))
         self._inserts.append(_Insert(item, start, self._length, parts))
         self._trust(start)
@@ -142,6 +144,13 @@ class SplicedText:
     def text(self) -> str:
         """The text so far."""
         return "".join(self._pieces)
+
+    def _run_id(self, text: str) -> int | None:
+        """Return the token of a text whose runs may be collapsed, None of any other."""
+        if text not in self._known_runs:
+            is_collapsible = self.tokenizer.is_collapsible(text)
+            self._known_runs[text] = self.tokenizer.token_id(text) if is_collapsible else None
+        return self._known_runs[text]
 
     def _add(self, text: str) -> None:
         self._pieces.append(text)
