@@ -14,9 +14,9 @@ import numpy as np
 
 LARGE_NBYTES = 4 << 20
 """Smaller arrays come from the heap."""
-MAX_KEPT_NBYTES = 64 << 20
-"""A larger buffer is given back to the system at once."""
-MAX_KEPT = 4
+MAX_KEPT_NBYTES = 320 << 20
+"""Of all buffers that wait for the next picture: as much as the largest by default takes. What is
+given back to the system is faulted in anew, at a quarter of what decoding into it costs."""
 
 
 class Buffers:
@@ -60,8 +60,9 @@ class Buffers:
 
     def _give(self, buffer: mmap.mmap) -> None:
         with self._lock:
-            if len(buffer) <= MAX_KEPT_NBYTES and len(self._free) < MAX_KEPT:
-                self._free.append(buffer)
+            self._free.append(buffer)
+            while sum(map(len, self._free)) > MAX_KEPT_NBYTES:
+                del self._free[0]
 
 
 _buffers = Buffers()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from processors.decode.buffers import LARGE_NBYTES, MAX_KEPT, MAX_KEPT_NBYTES, Buffers
+from processors.decode.buffers import LARGE_NBYTES, MAX_KEPT_NBYTES, Buffers
 
 LARGE = (LARGE_NBYTES // 3 + 1, 3)
 
@@ -43,15 +43,29 @@ def test_a_buffer_is_used_again_once_the_last_view_is_gone():
 
 
 def test_a_larger_picture_does_not_stand_beside_what_was_kept():
-    """Nor is one kept that is beyond the bound, nor more than a few."""
+    """What fits it is used; else nothing is kept that would not do for it either."""
     buffers = Buffers()
-    held = [buffers.empty(LARGE) for _ in range(MAX_KEPT + 3)]
+    held = [buffers.empty(LARGE) for _ in range(3)]
     del held
     gc.collect()
-    assert len(buffers._free) == MAX_KEPT
-    larger = buffers.empty((MAX_KEPT_NBYTES + 1,))
+    assert len(buffers._free) == 3
+    fitting = buffers.empty(LARGE)
+    assert len(buffers._free) == 2
+    larger = buffers.empty((2, *LARGE))
     assert not buffers._free
-    del larger
+    assert address(larger) != address(fitting)
+
+
+def test_what_is_kept_is_bounded():
+    """The oldest goes first; what is larger than the bound goes at once."""
+    buffers = Buffers()
+    sizes = [MAX_KEPT_NBYTES // 2, MAX_KEPT_NBYTES // 4, MAX_KEPT_NBYTES // 3]
+    for array in [buffers.empty((size,)) for size in sizes]:
+        del array
+    gc.collect()
+    assert sum(map(len, buffers._free)) <= MAX_KEPT_NBYTES
+    assert len(buffers._free) == 2
+    buffers.empty((MAX_KEPT_NBYTES + 1,))
     gc.collect()
     assert not buffers._free
 
