@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from processors.errors import PlaceholderMismatchError
@@ -76,7 +76,6 @@ def has_media(pieces: list[str | ItemPlan]) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(deadline=None)
 def test_text_equals_tokenizing_all_of_it(kind: str, data: st.DataObject):
     """Ids, offsets and spans are those of the whole expanded text, items at both ends too."""
     pieces = data.draw(prompts(kind))
@@ -88,7 +87,6 @@ def test_text_equals_tokenizing_all_of_it(kind: str, data: st.DataObject):
 
 @pytest.mark.parametrize("kind", [*KINDS, "stripping", "single_word"])
 @given(data=st.data())
-@settings(deadline=None)
 def test_memory_expands_as_the_tokenizer_did(kind: str, data: st.DataObject):
     """What was expanded before comes out of memory the same, typed media tokens included."""
     pieces = data.draw(prompts(kind))
@@ -109,7 +107,6 @@ def test_memory_expands_as_the_tokenizer_did(kind: str, data: st.DataObject):
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(deadline=None)
 def test_ids_are_kept_and_runs_are_found_again(kind: str, data: st.DataObject):
     """Ids around placeholders stay; expanded ids are recognised as they are, in both modes."""
     pieces = data.draw(prompts(kind))
@@ -142,7 +139,6 @@ def test_ids_are_kept_and_runs_are_found_again(kind: str, data: st.DataObject):
 
 
 @given(data=st.data())
-@settings(deadline=None)
 def test_auto_expands_what_is_not_expanded(data: st.DataObject):
     """Any mix of expanded runs and single placeholders becomes the same prompt."""
     kind = "byte_level"
@@ -173,7 +169,6 @@ FRAGMENTS = st.lists(
 
 @pytest.mark.parametrize("kind", [*KINDS, "stripping", "single_word"])
 @given(data=st.data())
-@settings(deadline=None)
 def test_typed_text_never_makes_a_media_token(kind: str, data: st.DataObject):
     """Media tokens stand in trusted text alone, however the pieces meet; the text survives."""
     row_id = tokenizer(kind).token_to_id(ROW)

@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 import numpy as np
 import safetensors.numpy
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.helpers.documents import join
 from transport import safetensors as ours
@@ -28,7 +28,6 @@ def _write(shapes, metadata):
 
 
 @given(TENSORS, st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3))
-@settings(deadline=None)
 def test_every_document_round_trips(shapes, metadata):
     """Values, shapes, alignment and size are as laid out, for the library and for us."""
     values, layout, document = _write(shapes, metadata)
@@ -45,7 +44,6 @@ def test_every_document_round_trips(shapes, metadata):
 
 
 @given(TENSORS, st.binary(min_size=1, max_size=3), st.data())
-@settings(deadline=None)
 def test_damaged_documents_raise_or_parse_within_bounds(shapes, garbage, data):
     """Flipped, cut or lengthened bytes give our error or views inside of the document."""
     _, _, document = _write(shapes, {"k": "v"})
