@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import MutableMapping
+from functools import cached_property
 from random import getrandbits
 from typing import Any
 
@@ -51,13 +52,19 @@ class RequestMiddleware:
 
         metrics = scope["app"].state.house.metrics
         metrics.inflight.inc()
+        # What libraries log on the way carries the id too.
+        bound = structlog.contextvars.bind_contextvars(request_id=state["request_id"])
         try:
-            # What libraries log on the way carries the id too.
-            with structlog.contextvars.bound_contextvars(request_id=state["request_id"]):
-                await self._app(scope, receive, send_named)
+            await self._app(scope, receive, send_named)
         finally:
+            structlog.contextvars.reset_contextvars(**bound)
             metrics.inflight.dec()
             self._tell(scope, state, time.perf_counter() - start, trace)
+
+    @cached_property
+    def _log(self) -> Any:  # noqa: ANN401 - structlog's
+        """The logger, bound at the first request: logging is set up by then."""
+        return structlog.get_logger("mmprep").bind()
 
     def _tell(
         self,
@@ -73,7 +80,7 @@ class RequestMiddleware:
         house.metrics.observe_request(route, code, seconds)
         if route in PROBES:
             return
-        structlog.get_logger("mmprep").info(
+        self._log.info(
             "request",
             request_id=state["request_id"],
             route=route,
