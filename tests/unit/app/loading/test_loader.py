@@ -14,7 +14,7 @@ from processors.errors import InvalidRequestError, MediaTooLargeError
 from processors.types import Modality
 from tests.helpers.loading import Loading, run_loader
 
-BODY = bytes(range(251)) * 4000
+BODY = bytes(range(251)) * (QUICK_BYTES // 251 + 1)  # more than is decoded on the loop
 MAX = 2 << 20
 
 
