@@ -2,10 +2,14 @@
 
 import time
 
+import orjson
+import pybase64
+from blake3 import blake3
+
 from bench.connection import Connection, get
 from bench.results import Found, Row, at_least, at_most
 from bench.stand import Stand, image_recipe, post_order, require_good
-from bench.stats import ratio_of, spread
+from bench.stats import Spread, ratio_of, spread
 
 SIZE = (1024, 768)
 CLIENTS = 8
@@ -49,8 +53,32 @@ def measure(stand: Stand) -> Found:
     ]
     found.series["ms"] = all_ms
     _binary(stand, found, name)
-    found.rows.append(_smallest_exchange(stand))
+    found.rows += _floors(stand, jpeg.read_bytes(), ms["cold"].median)
     return found
+
+
+def _floors(stand: Stand, data: bytes, cold_ms: float) -> list[Row]:
+    """What a hit cannot do without, and how much faster than cold that would be."""
+    exchange = _smallest_exchange(stand)
+    body = orjson.dumps({"images": [pybase64.b64encode(data).decode()]})
+    times = []
+    for _ in range(stand.count(200)):
+        start = time.perf_counter()
+        blake3(pybase64.b64decode(orjson.loads(body)["images"][0], validate=True)).digest()
+        times.append(1e3 * (time.perf_counter() - start))
+    read = spread(times)
+    least = exchange.value.median + read.median
+    bound = cold_ms / least
+    return [
+        exchange,
+        Row("its body read, its bytes decoded and hashed: the rest of a hit's floor", read, "ms"),
+        Row(
+            "the floor of a hit, all of it",
+            Spread(bound, bound, bound, 1),
+            "x faster than cold",
+            sides={"cold": f"{cold_ms:.2f} ms", "floor": f"{least:.2f} ms"},
+        ),
+    ]
 
 
 def _smallest_exchange(stand: Stand) -> Row:
